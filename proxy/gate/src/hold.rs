@@ -1,0 +1,123 @@
+//! Holding one visitor. Every hold ends: let through, deadline, gone, full, parked, failed, stopping.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rouse_protocol::watch::AppState;
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::gate::Gate;
+use crate::observer::HoldEnd;
+use crate::refusal::Refusal;
+use crate::visitor::Visitor;
+use crate::wake;
+
+impl Gate {
+    /// Holds a visitor until its app serves. `gone` resolves when the visitor has left.
+    ///
+    /// The wake that it starts or joins is not its own: it goes on if this future is dropped.
+    pub async fn hold(
+        self: &Arc<Self>,
+        visitor: &mut Visitor,
+        gone: impl Future<Output = ()> + Send,
+    ) -> Result<(), Refusal> {
+        let app = visitor.app().clone();
+        let mut slot = Slot { gate: self, app: &app, end: HoldEnd::Gone, counted: false };
+        let result = match slot.admit() {
+            Ok(()) => {
+                let began = Instant::now();
+                let deadline = Duration::from_millis(app.policy().hold_deadline_ms);
+                let deadline = began + deadline.saturating_sub(visitor.held);
+                let result = tokio::select! {
+                    biased;
+                    result = self.queue(visitor) => result,
+                    () = gone => Err(Refusal::Gone),
+                    () = tokio::time::sleep_until(deadline) => Err(Refusal::Deadline),
+                    () = self.stopping.cancelled() => Err(Refusal::Stopping),
+                };
+                visitor.held += began.elapsed();
+                result
+            }
+            Err(refusal) => Err(refusal),
+        };
+        slot.end = result.as_ref().map_or_else(HoldEnd::from, |()| HoldEnd::Forwarded);
+        result
+    }
+
+    async fn queue(self: &Arc<Self>, visitor: &mut Visitor) -> Result<(), Refusal> {
+        let app = visitor.app().clone();
+        loop {
+            let ticket = app.join();
+            if ticket.start {
+                visitor.start();
+                self.spawn(wake::run(self.clone(), app.clone(), ticket.attempt));
+            }
+            let place = pin!(ticket.era.clone().acquire_owned());
+            match place.await {
+                Ok(permit) => {
+                    if let Some(open) = app.open_of(&ticket.era) {
+                        visitor.pass(open, permit);
+                        return Ok(());
+                    }
+                }
+                Err(_era_over) => {
+                    if let Some(refusal) = app.failure(ticket.attempt) {
+                        return Err(refusal);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A hold's place in the counts, whatever becomes of its future.
+struct Slot<'a> {
+    gate: &'a Gate,
+    app: &'a App,
+    end: HoldEnd,
+    counted: bool,
+}
+
+impl Slot<'_> {
+    fn admit(&mut self) -> Result<(), Refusal> {
+        if self.gate.stopping.is_cancelled() {
+            return Err(Refusal::Stopping);
+        }
+        // Only while the waker can tell us otherwise: after a clear it does so at once.
+        if let AppState::Parked { detail } = self.app.known().state
+            && self.gate.connected()
+        {
+            return Err(Refusal::Parked(detail));
+        }
+        let (gate, limits) = (self.gate, self.gate.limits);
+        if !take(&self.app.holds, limits.holds_per_app) {
+            return Err(Refusal::Full);
+        }
+        if !take(&gate.held, limits.holds_total) {
+            self.app.holds.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refusal::Full);
+        }
+        self.counted = true;
+        Ok(())
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.app.holds.fetch_sub(1, Ordering::Relaxed);
+            self.gate.held.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.gate.observer.hold_ended(self.end);
+    }
+}
+
+/// Takes one of at most `limit` places.
+fn take(count: &AtomicUsize, limit: usize) -> bool {
+    count
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limit).then_some(n + 1))
+        .is_ok()
+}

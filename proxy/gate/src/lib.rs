@@ -1,0 +1,43 @@
+//! What stands between a visitor and an app that may be asleep: apps, holds, joins, the verdict and
+//! the policy of waking and sleeping.
+//!
+//! No Pingora and no sockets of its own: it reaches the waker through [`Waker`], an app through
+//! [`Prober`] and pooled connections through [`Dialer`]. A proxy does three things:
+//!
+//! 1. [`Gate::enter`] gives the [`Visitor`] of a host, or says that nobody serves it.
+//! 2. [`Visitor::enter_open`] costs next to nothing while the app is awake; else [`Gate::hold`] waits for it.
+//! 3. [`Visitor::answered`] when the response header comes; dropping the visitor ends its stay.
+//!
+//! | module | decides, without I/O |
+//! | --- | --- |
+//! | [`verdict`] | what one probe or one live answer proves |
+//! | [`schedule`] | when to probe again, and how long to wait |
+//! | [`times`] | what part of a wait was whose |
+//! | `app` | the gate of one app: closed, waking, open, failed; who joins and who starts |
+//! | [`activity`] | whether an app is idle |
+#![forbid(unsafe_code)]
+
+pub mod activity;
+mod app;
+mod gate;
+mod hold;
+mod idle;
+mod observer;
+mod outside;
+mod probing;
+mod refusal;
+pub mod schedule;
+mod sync;
+#[cfg(test)]
+mod tests;
+pub mod times;
+pub mod verdict;
+mod visitor;
+mod wake;
+
+pub use app::{App, Open, Status};
+pub use gate::{Gate, Limits, Settings};
+pub use observer::{HoldEnd, Observer, WakeEnd};
+pub use outside::{Dialer, Events, Probe, Prober, Upstream, Waker};
+pub use refusal::Refusal;
+pub use visitor::{Visitor, Woken};

@@ -1,0 +1,70 @@
+//! Why a visitor is not let through.
+
+use std::time::Duration;
+
+use rouse_protocol::wake::{FailureCode, WakeFailure};
+
+/// Every way in which a hold ends without the app. Each is a different answer to the visitor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The app did not serve before the visitor's deadline.
+    #[error("the app did not serve in time")]
+    Deadline,
+    /// The app, or this proxy, holds as many visitors as it may.
+    #[error("too many visitors are waiting")]
+    Full,
+    /// The visitor left.
+    #[error("the visitor left")]
+    Gone,
+    /// This proxy is going down.
+    #[error("this proxy is going down")]
+    Stopping,
+    /// The waker can't be reached, or broke off.
+    #[error("the waker can't be reached: {0}")]
+    WakerUnreachable(String),
+    /// The app is parked.
+    #[error("the app is parked: {0}")]
+    Parked(String),
+    /// The waker could not wake the app.
+    #[error("the app could not be woken: {0}")]
+    WakeFailed(WakeFailure),
+    /// The waker refused the call itself.
+    #[error("the waker refused: {0}")]
+    WakerRefused(String),
+    /// The VM ran but the app never served within the gate's own time.
+    #[error("the app's machine runs, but the app does not answer")]
+    NotServing,
+    /// The app is not configured any more.
+    #[error("the app is not configured any more")]
+    Removed,
+}
+
+impl Refusal {
+    /// What a failed wake means to its visitors.
+    pub fn from_failure(failure: WakeFailure) -> Self {
+        match failure.code {
+            FailureCode::Parked => Self::Parked(failure.detail),
+            FailureCode::Removed => Self::Removed,
+            FailureCode::Stopping => Self::WakerUnreachable(failure.detail),
+            FailureCode::Backoff
+            | FailureCode::Full
+            | FailureCode::Vmm
+            | FailureCode::Storage
+            | FailureCode::Locked => Self::WakeFailed(failure),
+        }
+    }
+
+    /// When it makes sense to come again, if ever.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Deadline | Self::Full | Self::NotServing => Some(Duration::from_secs(5)),
+            Self::Stopping | Self::WakerUnreachable(_) | Self::WakerRefused(_) => {
+                Some(Duration::from_secs(1))
+            }
+            Self::WakeFailed(failure) => {
+                Some(Duration::from_millis(failure.retry_after_ms.unwrap_or(5_000)))
+            }
+            Self::Gone | Self::Parked(_) | Self::Removed => None,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Following the waker: which apps there are, how they are, and whether they may sleep.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_protocol::app::AppId;
+use rouse_protocol::client::ClientError;
+use rouse_protocol::wake::Agreement;
+use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, WatchEvent};
+use tokio::time::Instant;
+
+use crate::app::{App, Known};
+use crate::gate::Gate;
+use crate::outside::Waker;
+
+/// First pause before another try to reach the waker; doubled each time up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+/// Longest pause: how late a proxy may notice that the waker is back.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// Follows the waker as long as the gate stands. While the waker is away, apps that serve go on
+/// being served as they are.
+pub(crate) async fn follow(gate: Arc<Gate>, waker: Arc<dyn Waker>) {
+    let mut pause = MIN_PAUSE;
+    loop {
+        let ended = watch(&gate, &waker, &mut pause).await;
+        if gate.connected() {
+            tracing::warn!("the watch on the waker ended: {}", describe(&ended));
+        } else {
+            tracing::debug!("the waker can't be watched: {}", describe(&ended));
+        }
+        gate.set_connected(false);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+fn describe(ended: &Result<(), ClientError>) -> String {
+    match ended {
+        Ok(()) => "it fell silent or closed the stream".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+async fn watch(
+    gate: &Arc<Gate>,
+    waker: &Arc<dyn Waker>,
+    pause: &mut Duration,
+) -> Result<(), ClientError> {
+    let mut events = waker.watch(&gate.name).await?;
+    // Until `synced` the routes are built aside: the first picture is published whole.
+    let mut told: Option<HashSet<AppId>> = Some(HashSet::new());
+    let mut apps: HashMap<AppId, Arc<App>> =
+        gate.apps().into_iter().map(|app| (app.id().clone(), app)).collect();
+    loop {
+        let Ok(event) = tokio::time::timeout(HEARTBEAT * 3, events.next()).await else {
+            return Ok(());
+        };
+        let Some(event) = event? else { return Ok(()) };
+        match event {
+            WatchEvent::App(view) => {
+                if let Some(told) = &mut told {
+                    told.insert(view.id.clone());
+                }
+                let rerouted = learn(gate, waker, &mut apps, view);
+                if rerouted && told.is_none() {
+                    gate.set_apps(apps.clone());
+                }
+            }
+            WatchEvent::Removed { id } => {
+                if let Some(app) = apps.remove(&id) {
+                    gate.set_apps(apps.clone());
+                    app.remove();
+                }
+            }
+            WatchEvent::Synced => {
+                let told = told.take().unwrap_or_default();
+                let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
+                    apps.into_iter().partition(|(id, _)| told.contains(id));
+                apps = kept;
+                gate.set_apps(apps.clone());
+                gone.values().for_each(|app| app.remove());
+                gate.set_connected(true);
+                gate.set_synced();
+                *pause = MIN_PAUSE;
+                tracing::info!(apps = apps.len(), "synced with the waker");
+            }
+            WatchEvent::Alive => {}
+        }
+    }
+}
+
+/// Takes over one app's view, answers if it asks, and says whether routes change.
+fn learn(
+    gate: &Arc<Gate>,
+    waker: &Arc<dyn Waker>,
+    apps: &mut HashMap<AppId, Arc<App>>,
+    view: AppView,
+) -> bool {
+    let now = Instant::now();
+    let AppView { id, hosts, policy, generation, since_unix_ms: _, state } = view;
+    let question = match &state {
+        AppState::Draining { ready, reason } => Some((ready.generation, *reason)),
+        _ => None,
+    };
+    let known = Known { state, generation };
+    let (app, rerouted) = match apps.get(&id) {
+        Some(app) => {
+            let rerouted = *app.hosts() != hosts;
+            app.learn(hosts, policy, known, now);
+            (app.clone(), rerouted)
+        }
+        None => {
+            let app = Arc::new(App::new(id.clone(), hosts, policy, known, now));
+            apps.insert(id.clone(), app.clone());
+            (app, true)
+        }
+    };
+    if let Some((generation, reason)) = question {
+        let agree = app.may_sleep(generation, reason, now);
+        tracing::debug!(app = %id, %generation, agree, "asked whether it may sleep");
+        let agreement = Agreement { proxy: gate.name.clone(), generation, agree };
+        let waker = waker.clone();
+        gate.spawn(async move {
+            if let Err(error) = waker.agree(&id, &agreement).await {
+                // It keeps the app awake when it hears nothing, so nothing is lost.
+                tracing::debug!(app = %id, "the agreement was not taken: {error}");
+            }
+        });
+    }
+    rerouted
+}

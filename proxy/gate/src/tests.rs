@@ -1,0 +1,104 @@
+//! The gate between a scripted waker, a scripted app and visitors, in paused time.
+
+mod holds;
+mod outside;
+mod properties;
+mod sleeping;
+mod waking;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_protocol::app::Host;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::{Gate, Limits, Refusal, Settings, Visitor};
+use outside::{Sim, SimDialer, SimProber, SimWaker};
+
+const HOST: &str = "hello.test";
+
+struct World {
+    gate: Arc<Gate>,
+    sim: Arc<Sim>,
+    prober: Arc<SimProber>,
+    dialer: Arc<SimDialer>,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::with(Limits::default(), |_| {}).await
+    }
+
+    async fn with(limits: Limits, change: impl FnOnce(&Sim)) -> Self {
+        let sim = Sim::new();
+        change(&sim);
+        let prober = SimProber::new(&sim);
+        let dialer = Arc::new(SimDialer::default());
+        let settings = Settings {
+            name: "proxy-1".to_owned(),
+            limits,
+            waker: Some(Arc::new(SimWaker(sim.clone()))),
+            prober: prober.clone(),
+            dialer: dialer.clone(),
+            observer: Arc::new(()),
+            runtime: Handle::current(),
+        };
+        let gate = Gate::start(settings, []);
+        let world = Self { gate, sim, prober, dialer };
+        eventually(|| world.gate.synced()).await;
+        world
+    }
+
+    fn enter(&self) -> Visitor {
+        self.gate.enter(HOST, Instant::now()).expect("the app is routed to")
+    }
+
+    /// One visit up to being let through.
+    async fn visit(&self) -> Result<Visitor, Refusal> {
+        let mut visitor = self.enter();
+        if visitor.enter_open().is_none() {
+            self.gate.hold(&mut visitor, std::future::pending()).await?;
+        }
+        Ok(visitor)
+    }
+
+    /// `n` visitors at once, in this order.
+    fn visits(&self, n: usize) -> JoinSet<(usize, Result<Visitor, Refusal>)> {
+        let mut visits = JoinSet::new();
+        for i in 0..n {
+            let (gate, mut visitor) = (self.gate.clone(), self.enter());
+            visits.spawn(async move {
+                let held = gate.hold(&mut visitor, std::future::pending()).await;
+                (i, held.map(|()| visitor))
+            });
+        }
+        visits
+    }
+
+    fn holds(&self) -> usize {
+        let status = &self.gate.status()[0];
+        assert_eq!(status.holds, self.gate.held());
+        status.holds
+    }
+}
+
+/// Lets time pass until `check` holds.
+async fn eventually(mut check: impl FnMut() -> bool) {
+    for _ in 0..100_000 {
+        if check() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("it never came");
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn host() -> Host {
+    Host::parse(HOST).unwrap()
+}

@@ -1,0 +1,105 @@
+//! One visitor of one app, from its arrival until it is through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::app::{App, Open};
+use crate::times::{Shares, WakeTimes};
+
+/// One visitor. It is in flight as long as this lives.
+pub struct Visitor {
+    app: Arc<App>,
+    arrived: Instant,
+    open: Option<Arc<Open>>,
+    /// What it has used up of its deadline, over all its holds.
+    pub(crate) held: Duration,
+    started: bool,
+    pass: Option<Pass>,
+}
+
+/// What a held visitor got when it was let through.
+struct Pass {
+    wake: Option<Arc<WakeTimes>>,
+    let_go: Instant,
+    /// Its place among those let through at once; given back at the response header.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// What the first response after a wake says of it.
+#[derive(Clone, Debug)]
+pub struct Woken {
+    /// `resumed`, `cold` or `awake` for the visitor who started the wake, `joined` for all others.
+    pub word: &'static str,
+    /// Whose time it was.
+    pub shares: Shares,
+    /// This is the first visitor of its wake to be served.
+    pub first: bool,
+}
+
+impl Visitor {
+    pub(crate) fn new(app: Arc<App>, arrived: Instant) -> Self {
+        app.activity.arrive();
+        Self { app, arrived, open: None, held: Duration::ZERO, started: false, pass: None }
+    }
+
+    /// The app it visits.
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// When it arrived.
+    pub fn arrived(&self) -> Instant {
+        self.arrived
+    }
+
+    /// Goes through the gate if it is open. Otherwise the visitor has to be
+    /// [held](crate::Gate::hold).
+    pub fn enter_open(&mut self) -> Option<&Arc<Open>> {
+        self.open = self.app.open();
+        self.open.as_ref()
+    }
+
+    /// What it was let through to.
+    pub fn open(&self) -> Option<&Arc<Open>> {
+        self.open.as_ref()
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.started = true;
+    }
+
+    pub(crate) fn pass(&mut self, open: Arc<Open>, permit: OwnedSemaphorePermit) {
+        let (wake, let_go) = (open.wake.clone(), Instant::now());
+        self.pass = Some(Pass { wake, let_go, permit: Some(permit) });
+        self.open = Some(open);
+    }
+
+    /// What it was let through to turned out not to be there: closes the gate for everybody, and
+    /// this visitor may be held again.
+    pub fn down(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.app.down(&open);
+        }
+        self.pass = None;
+    }
+
+    /// Its response header is here: its place goes to the next in the queue. For a visitor that
+    /// was held, what to tell of the wake, once.
+    pub fn answered(&mut self) -> Option<Woken> {
+        let pass = self.pass.take()?;
+        drop(pass.permit);
+        let wake = pass.wake?;
+        let word = if self.started { wake.outcome.as_str() } else { "joined" };
+        let shares = wake.shares(self.arrived, pass.let_go, Instant::now());
+        Some(Woken { word, shares, first: wake.tell() })
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        self.app.activity.leave(Instant::now());
+    }
+}

@@ -1,0 +1,226 @@
+//! `proxy.toml`: parsed whole or refused whole, with every mistake at once.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use rouse_conf::check::{base, between, millis, socket};
+use rouse_conf::{Refused, Table};
+use rouse_protocol::app::{AppId, Host};
+use rouse_proxy::{Limits, Options, Origin};
+
+/// A configuration that was found good.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// Where visitors come in.
+    pub(crate) http: Vec<SocketAddr>,
+    /// Where operators look.
+    pub(crate) admin: Option<SocketAddr>,
+    /// Worker threads of each service.
+    pub(crate) threads: usize,
+    /// How long a drain may take, in seconds.
+    pub(crate) grace_seconds: u64,
+    /// The rest is the plugin's.
+    pub(crate) rouse: Options,
+}
+
+/// Reads and parses `file`. Relative paths in it are relative to its directory.
+pub(crate) fn load(file: &Path) -> Result<Config, Refused> {
+    let base = base(file);
+    rouse_conf::read(file, |table| parse(table, &base))
+}
+
+fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
+    let defaults = Options::default();
+    let (http, admin) = file.table("listen", |t| {
+        let some = |list: Vec<SocketAddr>| {
+            if list.is_empty() { Err("needs at least one address") } else { Ok(list) }
+        };
+        (t.required_as("http", some), t.optional("admin", None))
+    });
+    let waker =
+        file.table("waker", |t| t.optional_as("socket", None, |p| socket(base)(p).map(Some)));
+    let limits = file.table("hold", |t| {
+        let Limits { holds_per_app, holds_total, release_at_once, gate } = defaults.limits;
+        let mut count = |key, default| t.optional_as(key, default, between(1, 1_000_000));
+        Limits {
+            holds_per_app: count("per_app", holds_per_app),
+            holds_total: count("total", holds_total),
+            release_at_once: count("release_at_once", release_at_once),
+            gate,
+        }
+    });
+    let connecting = file.table("upstream", |t| {
+        let mut connecting = defaults.connecting;
+        connecting.connect = t.optional_as("connect_ms", connecting.connect, millis(1, 60_000));
+        connecting.idle = t.optional_as("idle_ms", connecting.idle, millis(1, 600_000));
+        connecting
+    });
+    let (threads, grace_seconds, name) = file.table("server", |t| {
+        let threads = t.optional_as("threads", 2, between(1, 1024));
+        let grace_seconds = t.optional_as("grace_seconds", 30, between(0, 86_400));
+        let named = |name: String| {
+            if is_name(&name) {
+                Ok(name)
+            } else {
+                Err("has 1 to 128 letters, digits, '-', '_' or '.', and no others")
+            }
+        };
+        (threads, grace_seconds, t.optional_as("name", default_name(), named))
+    });
+    let (mut ids, mut claimed) = (HashSet::new(), HashSet::new());
+    let origins = file.tables("origin", |t| {
+        let id = t.required_as("id", |id: AppId| {
+            if ids.insert(id.clone()) { Ok(id) } else { Err(format!("{id} is there twice")) }
+        });
+        let hosts = t.required_as("hosts", |hosts: Vec<Host>| {
+            if hosts.is_empty() {
+                return Err("needs at least one host".to_owned());
+            }
+            match hosts.iter().find(|host| !claimed.insert((*host).clone())) {
+                Some(host) => Err(format!("{host} is there twice")),
+                None => Ok(hosts),
+            }
+        });
+        let address = t.required("address");
+        Some(Origin { id: id?, hosts: hosts?, address: address? })
+    });
+    if waker.is_none() && origins.is_empty() {
+        file.mistake("nothing to serve: give `[waker] socket`, or at least one `[[origin]]`");
+    }
+    let rouse = Options { name, waker, limits, connecting, origins };
+    Some(Config { http: http?, admin, threads, grace_seconds, rouse })
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=128).contains(&name.len()) && name.chars().all(allowed)
+}
+
+/// Host name and process id: unlike any other proxy's.
+fn default_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(|c| is_name(&c.to_string())).take(64).collect();
+    let host = if host.is_empty() { "proxy" } else { &host };
+    format!("{host}-{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, Refused> {
+        rouse_conf::parse_text(Path::new("p.toml"), text, |t| parse(t, Path::new("/etc/rouse")))
+    }
+
+    fn refused(text: &str) -> Vec<String> {
+        read(text).unwrap_err().to_string().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_whole_of_it() {
+        let config = read(
+            r#"
+            [listen]
+            http = ["127.0.0.1:8080", "[::1]:8080"]
+            admin = "127.0.0.1:9901"
+            [waker]
+            socket = "waker.sock"
+            [hold]
+            per_app = 10
+            total = 20
+            release_at_once = 3
+            [upstream]
+            connect_ms = 500
+            idle_ms = 1000
+            [server]
+            threads = 4
+            grace_seconds = 5
+            name = "edge-1"
+            [[origin]]
+            id = "static"
+            hosts = ["Static.Localhost", "b.example."]
+            address = "127.0.0.1:9000"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.http.len(), 2);
+        assert_eq!(config.admin, Some(([127, 0, 0, 1], 9901).into()));
+        assert_eq!((config.threads, config.grace_seconds), (4, 5));
+        let rouse = config.rouse;
+        assert_eq!(rouse.name, "edge-1");
+        assert_eq!(rouse.waker.as_deref(), Some(Path::new("/etc/rouse/waker.sock")));
+        let limits = rouse.limits;
+        assert_eq!((limits.holds_per_app, limits.holds_total, limits.release_at_once), (10, 20, 3));
+        assert_eq!(rouse.connecting.connect, Duration::from_millis(500));
+        let hosts: Vec<_> = rouse.origins[0].hosts.iter().map(Host::as_str).collect();
+        assert_eq!(hosts, ["static.localhost", "b.example"]);
+    }
+
+    #[test]
+    fn little_is_needed() {
+        let text = "[listen]\nhttp = ['127.0.0.1:0']\n[waker]\nsocket = '/run/rouse/s'\n";
+        let config = read(text).unwrap();
+        assert_eq!((config.threads, config.grace_seconds, config.admin), (2, 30, None));
+        assert!(is_name(&config.rouse.name), "{}", config.rouse.name);
+        assert_eq!(config.rouse.limits, Limits::default());
+    }
+
+    #[test]
+    fn every_mistake_at_once_with_line_and_hint() {
+        let got = refused(
+            "[listen]\nhtpp = []\nadmin = 'localhost'\n[hold]\nper_app = 0\ntotal = 'x'\n\
+             [sever]\n[server]\nname = 'a b'\nthreads = -1\n[[origin]]\nid = 'A'\n\
+             hosts = ['a:80', 'ok']\n[[origin]]\nid = 'b'\nhosts = []\naddress = '::1'\n",
+        );
+        let expected = [
+            "p.toml:1: `listen.http` is missing",
+            "p.toml:2: unknown key `listen.htpp`; did you mean `http`?",
+            "p.toml:3: `listen.admin`: invalid socket address syntax",
+            "p.toml:5: `hold.per_app`: is between 1 and 1000000",
+            "p.toml:6: `hold.total`: invalid type: string \"x\", expected usize",
+            "p.toml:7: unknown key `sever`; did you mean `server`?",
+            "p.toml:9: `server.name`: has 1 to 128 letters, digits, '-', '_' or '.', and no others",
+            "p.toml:10: `server.threads`: invalid value: integer `-1`, expected usize",
+            "p.toml:11: `origin.address` is missing",
+            "p.toml:12: `origin.id`: an app id starts with a-z or 0-9 and goes on with a-z, 0-9, '-' or '_'; 'A' is none",
+            "p.toml:13: `origin.hosts`: a host is configured without a port",
+            "p.toml:16: `origin.hosts`: needs at least one host",
+            "p.toml:17: `origin.address`: invalid socket address syntax",
+        ];
+        for line in expected {
+            assert!(got.iter().any(|got| got == line), "{line} is not in {got:#?}");
+        }
+    }
+
+    #[test]
+    fn broken_toml_and_wrong_shapes() {
+        assert!(refused("[listen\nhttp = 1\n")[0].starts_with("p.toml:1: "));
+        assert!(refused("listen = 1\nwaker = []\norigin = {}\n").len() >= 3);
+        let nothing = refused("[listen]\nhttp = ['127.0.0.1:1']\n");
+        assert_eq!(
+            nothing,
+            ["p.toml: nothing to serve: give `[waker] socket`, or at least one `[[origin]]`"]
+        );
+    }
+
+    #[test]
+    fn two_origins_may_not_claim_the_same() {
+        let origin = "[[origin]]\nid = 'a'\nhosts = ['h']\naddress = '127.0.0.1:1'\n";
+        let got = refused(&format!("[listen]\nhttp = ['127.0.0.1:1']\n{origin}{origin}"));
+        assert_eq!(
+            got,
+            [
+                "p.toml:8: `origin.id`: a is there twice",
+                "p.toml:9: `origin.hosts`: h is there twice"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_example_is_right() {
+        load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/proxy.toml")).unwrap();
+    }
+}

@@ -1,0 +1,196 @@
+//! What is counted. Names and labels are an interface: dashboards and rules read them.
+//!
+//! | metric | labels | meaning |
+//! | --- | --- | --- |
+//! | `rouse_wake_seconds` | `outcome`: `resumed`, `cold`, `awake`, `failed` | from the first visitor to an open gate, or to the failure |
+//! | `rouse_wake_phase_seconds` | `phase` | one wake's phases, as its first served visitor met them |
+//! | `rouse_wake_own_seconds` | | the part of it that is not VMM, guest or app |
+//! | `rouse_visitor_wake_seconds` | | a held visitor's time from arrival to response header |
+//! | `rouse_holds` | | visitors held now |
+//! | `rouse_holds_total` | `end` | holds that ended |
+//! | `rouse_apps` | `state` | apps, by what the waker said last (origins are `awake`) |
+//! | `rouse_in_flight` | | visitors now, held or served |
+//! | `rouse_waker_connected` | | 1 while the watch on the waker stands |
+//! | `rouse_requests_total` | `class`: `1xx`…`5xx`, `ours`, `none` | answers; `ours`: an error of ours, `none`: the client left without one |
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
+};
+use rouse_gate::times::Shares;
+use rouse_gate::{Gate, HoldEnd, Observer, WakeEnd};
+use rouse_protocol::wake::Phase;
+
+/// 1 ms to 300 s, dense where a wake is felt.
+const SECONDS: [f64; 28] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65,
+    0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0,
+];
+/// Our own share is looked at closer: from 100 µs.
+const OWN: [f64; 12] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.025, 0.1];
+/// The states that an app can be in, so that each is there when it is 0.
+const STATES: [&str; 7] =
+    ["asleep", "waking", "awake", "draining", "snapshotting", "failed", "parked"];
+const CLASSES: [&str; 7] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx", "ours"];
+
+/// The counters of one proxy, in a registry of their own.
+pub struct Metrics {
+    registry: Registry,
+    wake: HistogramVec,
+    phase: HistogramVec,
+    own: Histogram,
+    visitor: Histogram,
+    holds_ended: IntCounterVec,
+    holds: IntGauge,
+    in_flight: IntGauge,
+    apps: IntGaugeVec,
+    connected: IntGauge,
+    requests: [IntCounter; CLASSES.len()],
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let histogram = |name, help, buckets: &[f64], labels: &[&str]| {
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)
+        };
+        let gauge = |name, help| IntGauge::new(name, help);
+        let requests = IntCounterVec::new(
+            Opts::new("rouse_requests_total", "Answers to visitors, by class."),
+            &["class"],
+        )?;
+        let metrics = Self {
+            wake: histogram(
+                "rouse_wake_seconds",
+                "From the first visitor to an open gate, or to the failure.",
+                &SECONDS,
+                &["outcome"],
+            )?,
+            phase: histogram(
+                "rouse_wake_phase_seconds",
+                "Phases of a wake, as its first served visitor met them.",
+                &SECONDS,
+                &["phase"],
+            )?,
+            own: Histogram::with_opts(
+                HistogramOpts::new(
+                    "rouse_wake_own_seconds",
+                    "The part of a wake that is not VMM, guest or app.",
+                )
+                .buckets(OWN.to_vec()),
+            )?,
+            visitor: Histogram::with_opts(
+                HistogramOpts::new(
+                    "rouse_visitor_wake_seconds",
+                    "A held visitor's time from arrival to response header.",
+                )
+                .buckets(SECONDS.to_vec()),
+            )?,
+            holds_ended: IntCounterVec::new(
+                Opts::new("rouse_holds_total", "Holds that ended, by how."),
+                &["end"],
+            )?,
+            holds: gauge("rouse_holds", "Visitors held now.")?,
+            in_flight: gauge("rouse_in_flight", "Visitors now, held or served.")?,
+            apps: IntGaugeVec::new(
+                Opts::new("rouse_apps", "Apps, by what the waker said last."),
+                &["state"],
+            )?,
+            connected: gauge("rouse_waker_connected", "1 while the watch on the waker stands.")?,
+            requests: CLASSES.map(|class| requests.with_label_values(&[class])),
+            registry,
+        };
+        let all: [Box<dyn Collector>; 10] = [
+            Box::new(metrics.wake.clone()),
+            Box::new(metrics.phase.clone()),
+            Box::new(metrics.own.clone()),
+            Box::new(metrics.visitor.clone()),
+            Box::new(metrics.holds_ended.clone()),
+            Box::new(metrics.holds.clone()),
+            Box::new(metrics.in_flight.clone()),
+            Box::new(metrics.apps.clone()),
+            Box::new(metrics.connected.clone()),
+            Box::new(requests),
+        ];
+        for collector in all {
+            metrics.registry.register(collector)?;
+        }
+        #[cfg(target_os = "linux")]
+        metrics
+            .registry
+            .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        // Each label is there from the start: a rule on a counter that is not there yet is blind.
+        for end in HoldEnd::ALL {
+            metrics.holds_ended.with_label_values(&[end.as_str()]);
+        }
+        for phase in Phase::ALL {
+            metrics.phase.with_label_values(&[phase.as_str()]);
+        }
+        Ok(metrics)
+    }
+
+    /// Everything in Prometheus' text format.
+    pub(crate) fn text(&self, gate: &Gate) -> String {
+        let mut states: BTreeMap<&str, i64> = STATES.map(|state| (state, 0)).into();
+        let mut in_flight = 0;
+        for app in gate.status() {
+            *states.entry(app.state).or_default() += 1;
+            in_flight += app.in_flight;
+        }
+        for (state, count) in states {
+            self.apps.with_label_values(&[state]).set(count);
+        }
+        let gauge = |n| i64::try_from(n).unwrap_or(i64::MAX);
+        self.in_flight.set(gauge(in_flight));
+        self.holds.set(gauge(gate.held() as u64));
+        self.connected.set(i64::from(gate.connected()));
+        let mut text = Vec::new();
+        match TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            Ok(()) => String::from_utf8(text).unwrap_or_default(),
+            Err(error) => {
+                tracing::error!("metrics can't be encoded: {error}");
+                String::new()
+            }
+        }
+    }
+
+    /// A request is through: with this status, or without an answer; `ours`: an error of ours.
+    pub(crate) fn request(&self, status: Option<u16>, ours: bool) {
+        let class = match status {
+            Some(_) if ours => CLASSES.len() - 1,
+            Some(status) => usize::from(status / 100).min(5),
+            None => 0,
+        };
+        self.requests[class].inc();
+    }
+}
+
+impl Observer for Metrics {
+    fn hold_ended(&self, end: HoldEnd) {
+        self.holds_ended.with_label_values(&[end.as_str()]).inc();
+    }
+
+    fn wake_ended(&self, end: WakeEnd<'_>, took: Duration) {
+        let outcome = match end {
+            WakeEnd::Serving(times) => times.outcome.as_str(),
+            WakeEnd::Refused(_) => "failed",
+        };
+        self.wake.with_label_values(&[outcome]).observe(took.as_secs_f64());
+    }
+
+    fn visitor_served(&self, shares: &Shares, first: bool) {
+        self.visitor.observe(shares.total.as_secs_f64());
+        if first {
+            self.own.observe(shares.own.as_secs_f64());
+            for phase in Phase::ALL {
+                let took = shares.get(phase).as_secs_f64();
+                self.phase.with_label_values(&[phase.as_str()]).observe(took);
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Upstream peers: the only place that builds one.
+//!
+//! Each life of each app has its own pool key, so that no connection is ever used across a sleep,
+//! and its own list of sockets, so that they can be shut before the VM stops: Pingora's pool has no
+//! way to drop some of its connections, but it drops one that was shut.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream as StdStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::connectors::l4::Connect;
+use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddr;
+use pingora_core::protocols::l4::stream::Stream;
+use pingora_core::upstreams::peer::{HttpPeer, Tracer, Tracing};
+use pingora_core::{Error, ErrorType, Result};
+use rouse_gate::{Dialer, Upstream};
+use rouse_protocol::app::{AppId, Generation};
+use tokio::net::TcpStream;
+
+/// How apps are connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connecting {
+    /// How long a connect may take.
+    pub connect: Duration,
+    /// How long a connection to an app that sleeps may lie unused. Shorter than what common servers
+    /// keep theirs open (5 s), so that a request is not sent into one that is just being closed.
+    /// A connection to an origin lies until the origin closes it or the pool is full.
+    pub idle: Duration,
+}
+
+impl Default for Connecting {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(1), idle: Duration::from_millis(3_500) }
+    }
+}
+
+/// Makes [`Connections`].
+#[derive(Debug)]
+pub(crate) struct PingoraDialer {
+    pub(crate) connecting: Connecting,
+}
+
+/// The connections to one life of one app.
+pub(crate) struct Connections {
+    peer: HttpPeer,
+    sockets: Arc<Sockets>,
+}
+
+impl Dialer for PingoraDialer {
+    fn upstream(
+        &self,
+        _app: &AppId,
+        endpoint: SocketAddr,
+        generation: Generation,
+    ) -> Arc<dyn Upstream> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        #[expect(clippy::disallowed_methods, reason = "a socket address: nothing to resolve")]
+        let mut peer = HttpPeer::new(endpoint, false, String::new());
+        // Unlike a hash of app and generation, a number never meets another.
+        peer.group_key = NEXT.fetch_add(1, Ordering::Relaxed);
+        peer.options.connection_timeout = Some(self.connecting.connect);
+        let sockets = Arc::new(Sockets::default());
+        // An app that never sleeps (generation 0) has no life that ends.
+        if generation > Generation(0) {
+            let dial = Dial { sockets: sockets.clone(), timeout: self.connecting.connect };
+            peer.options.custom_l4 = Some(Arc::new(dial));
+            peer.options.idle_timeout = Some(self.connecting.idle);
+        }
+        Arc::new(Connections { peer, sockets })
+    }
+}
+
+impl Upstream for Connections {
+    fn shut(&self) {
+        self.sockets.shut();
+    }
+}
+
+/// A peer for one request to what `upstream` leads to.
+pub(crate) fn peer(upstream: &dyn Upstream) -> Option<Box<HttpPeer>> {
+    let any: &dyn std::any::Any = upstream;
+    any.downcast_ref::<Connections>().map(|connections| Box::new(connections.peer.clone()))
+}
+
+#[derive(Debug, Default)]
+struct Sockets {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Duplicates of the descriptors in use: as long as one is here the connection stays open, so
+    /// it has to go when Pingora drops its own.
+    open: HashMap<u64, StdStream>,
+    next: u64,
+    shut: bool,
+}
+
+impl Sockets {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a new connection; none when this life is over already.
+    fn add(self: &Arc<Self>, stream: &TcpStream) -> io::Result<Option<Entry>> {
+        let twin = StdStream::from(stream.as_fd().try_clone_to_owned()?);
+        let mut table = self.lock();
+        if table.shut {
+            return Ok(None);
+        }
+        let number = table.next;
+        table.next += 1;
+        table.open.insert(number, twin);
+        Ok(Some(Entry { sockets: self.clone(), number }))
+    }
+
+    fn shut(&self) {
+        let mut table = self.lock();
+        table.shut = true;
+        for (_, socket) in table.open.drain() {
+            // Only says that the other side was faster.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Told by Pingora when the connection is dropped.
+#[derive(Clone, Debug)]
+struct Entry {
+    sockets: Arc<Sockets>,
+    number: u64,
+}
+
+impl Tracing for Entry {
+    fn on_connected(&self) {}
+
+    fn on_disconnected(&self) {
+        let twin = self.sockets.lock().open.remove(&self.number);
+        drop(twin);
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Tracing> {
+        Box::new(self.clone())
+    }
+}
+
+#[derive(Debug)]
+struct Dial {
+    sockets: Arc<Sockets>,
+    timeout: Duration,
+}
+
+#[async_trait]
+impl Connect for Dial {
+    async fn connect(&self, addr: &PingoraAddr) -> Result<Stream> {
+        let Some(addr) = addr.as_inet() else {
+            return Error::e_explain(ErrorType::InternalError, "an app's endpoint is an address");
+        };
+        let stream = match tokio::time::timeout(self.timeout, TcpStream::connect(addr)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                let kind = kind(&error);
+                return Error::e_because(kind, format!("connecting to {addr}"), error);
+            }
+            Err(_elapsed) => {
+                return Error::e_explain(
+                    ErrorType::ConnectTimedout,
+                    format!("connecting to {addr}"),
+                );
+            }
+        };
+        let entry = self.sockets.add(&stream).map_err(|error| {
+            Error::because(ErrorType::InternalError, "noting a connection", error)
+        })?;
+        let Some(entry) = entry else {
+            return Error::e_explain(ErrorType::ConnectRefused, "the app went to sleep meanwhile");
+        };
+        let mut stream = Stream::from(stream);
+        stream.tracer = Some(Tracer(Box::new(entry)));
+        Ok(stream)
+    }
+}
+
+/// Whether a failed connect is the other side's doing or ours.
+fn kind(error: &io::Error) -> ErrorType {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ErrorType::ConnectRefused,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            ErrorType::ConnectNoRoute
+        }
+        io::ErrorKind::TimedOut => ErrorType::ConnectTimedout,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => {
+            ErrorType::ConnectError
+        }
+        // No descriptors, no ports: the app may be in the best of health.
+        _ => ErrorType::InternalError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn connections(endpoint: SocketAddr, generation: u64) -> Arc<dyn Upstream> {
+        let dialer = PingoraDialer { connecting: Connecting::default() };
+        dialer.upstream(&"a".parse().unwrap(), endpoint, Generation(generation))
+    }
+
+    #[tokio::test]
+    async fn shutting_a_life_ends_its_connections_and_admits_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = listener.local_addr().unwrap();
+        let upstream = connections(endpoint, 1);
+        let options = peer(&*upstream).unwrap().options;
+        let dial = options.custom_l4.unwrap();
+        let kept = dial.connect(&endpoint.into()).await.unwrap();
+        let dropped = dial.connect(&endpoint.into()).await.unwrap();
+        let (mut far_kept, _) = listener.accept().await.unwrap();
+        let (mut far_dropped, _) = listener.accept().await.unwrap();
+
+        // The duplicate must not keep a dropped connection open.
+        drop(dropped);
+        assert_eq!(far_dropped.read(&mut [0; 1]).await.unwrap(), 0);
+
+        upstream.shut();
+        assert_eq!(far_kept.read(&mut [0; 1]).await.unwrap(), 0);
+        let late = dial.connect(&endpoint.into()).await.unwrap_err();
+        assert_eq!(*late.etype(), ErrorType::ConnectRefused);
+        drop(kept);
+    }
+
+    #[test]
+    fn no_two_lives_share_a_pool() {
+        let at = ([127, 0, 0, 1], 80).into();
+        let key = |u: Arc<dyn Upstream>| peer(&*u).unwrap().group_key;
+        assert_ne!(key(connections(at, 1)), key(connections(at, 1)));
+    }
+}

@@ -1,0 +1,388 @@
+//! The plugin: one method for each `ProxyHttp` hook that takes part in holding.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{HOST, HeaderName};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, Session};
+use rouse_gate::verdict::signed;
+use rouse_gate::{Gate, Limits, Observer, Refusal, Settings, Visitor, Waker};
+use rouse_protocol::app::{AppId, Host};
+use rouse_protocol::client::Client;
+use rouse_protocol::signature::{self, AGENT_HEADER, AgentState, NONCE_HEADER, WAKE_HEADER};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::answer::Answer;
+use crate::headers;
+use crate::metrics::Metrics;
+use crate::peer::{self, Connecting, PingoraDialer};
+use crate::prober::TcpProber;
+use crate::visit::Visit;
+
+/// An error of ours; which one is in the [`Visit`].
+const REFUSED: ErrorType = ErrorType::new("RouseRefused");
+/// The agent's signed word that the app is down.
+const SIGNED_DOWN: ErrorType = ErrorType::new("RouseSignedDown");
+/// How often a client that is held is looked after: it must be missed within 300 ms.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+const TCP_ESTABLISHED: u8 = 1;
+
+const AGENT: HeaderName = HeaderName::from_static(AGENT_HEADER);
+const NONCE: HeaderName = HeaderName::from_static(NONCE_HEADER);
+const WAKE: HeaderName = HeaderName::from_static(WAKE_HEADER);
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// What a [`Rouse`] is made of. The defaults are those of the design.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The name under which this proxy answers the waker: letters, digits, `-`, `_`, `.`.
+    pub name: String,
+    /// The waker's socket; none when there are only origins.
+    pub waker: Option<PathBuf>,
+    /// How much may wait.
+    pub limits: Limits,
+    /// How apps are connected to.
+    pub connecting: Connecting,
+    /// Apps that never sleep.
+    pub origins: Vec<Origin>,
+}
+
+/// An app that never sleeps: no wake, no gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its id.
+    pub id: AppId,
+    /// The hosts it is reached by.
+    pub hosts: Vec<Host>,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// Why a [`Rouse`] could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No threads for its own tasks.
+    #[error("the gate's threads can't be started: {0}")]
+    Threads(#[from] io::Error),
+    /// A metric is wrong or twice there.
+    #[error("the metrics can't be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Holding for a Pingora server. Cheap to clone; ends with its last clone.
+#[derive(Clone)]
+pub struct Rouse {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    gate: Arc<Gate>,
+    metrics: Arc<Metrics>,
+    /// The gate's own threads. They outlive every service of the server, whose drain needs them.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // The last clone may be dropped where blocking is forbidden.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Rouse {
+    /// Starts following the waker, on threads of its own.
+    pub fn start(options: Options) -> Result<Self, StartError> {
+        let Options { name, waker, limits, connecting, origins } = options;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("gate")
+            .enable_all()
+            .build()?;
+        let metrics = Arc::new(Metrics::new()?);
+        let settings = Settings {
+            name,
+            limits,
+            waker: waker.map(|socket| Arc::new(Client::new(socket)) as Arc<dyn Waker>),
+            prober: Arc::new(TcpProber),
+            dialer: Arc::new(PingoraDialer { connecting }),
+            observer: metrics.clone(),
+            runtime: runtime.handle().clone(),
+        };
+        let origins = origins.into_iter().map(|o| (o.id, o.hosts, o.address));
+        let gate = Gate::start(settings, origins);
+        Ok(Self { inner: Arc::new(Inner { gate, metrics, runtime: Some(runtime) }) })
+    }
+
+    /// The gate behind it.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.inner.gate
+    }
+
+    /// Everything counted, in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        self.inner.metrics.text(&self.inner.gate)
+    }
+
+    /// Lets every held visitor go with an answer of ours, and holds no more. For a server that is
+    /// going down.
+    pub fn stop(&self) {
+        self.inner.gate.stop();
+    }
+
+    /// In `upstream_peer`: the app that serves this request's host, held until it does.
+    pub async fn upstream_peer(
+        &self,
+        session: &mut Session,
+        visit: &mut Visit,
+    ) -> Result<Box<HttpPeer>> {
+        if visit.visitor.is_none() {
+            // Without this a client that sends its next request while it waits is cut off.
+            session.set_pipelining_enabled(true);
+            visit.visitor = self.route(session, visit);
+        }
+        let Some(visitor) = &mut visit.visitor else {
+            let gate = &self.inner.gate;
+            let answer = if gate.synced() { Answer::unknown_host() } else { Answer::not_synced() };
+            return refuse(&mut visit.answer, answer);
+        };
+        if visitor.enter_open().is_none() {
+            // Boxed, so that those who are not held do not carry its size.
+            match Box::pin(self.hold(session, visitor)).await {
+                Ok(()) => {}
+                // Nobody is left to answer, and it is no fault.
+                Err(Refusal::Gone) => {
+                    let why = "the client left while it was held";
+                    return Err(Error::explain(ErrorType::ConnectionClosed, why).into_down());
+                }
+                Err(refusal) => return refuse(&mut visit.answer, Answer::of(&refusal)),
+            }
+        }
+        let open = visitor.open().map(|open| (&open.upstream, open.key.is_some()));
+        let Some((upstream, signs)) = open else {
+            return refuse(&mut visit.answer, Answer::internal());
+        };
+        visit.nonce = signs.then(signature::nonce);
+        match peer::peer(&**upstream) {
+            Some(peer) => Ok(peer),
+            None => refuse(&mut visit.answer, Answer::internal()),
+        }
+    }
+
+    fn route(&self, session: &Session, visit: &Visit) -> Option<Visitor> {
+        let request = session.req_header();
+        // HTTP/2 has no Host, only an authority; an absolute target goes before Host.
+        let host = match request.uri.authority() {
+            Some(authority) => authority.host(),
+            None => request.headers.get(HOST)?.to_str().ok()?,
+        };
+        self.inner.gate.enter(host, visit.arrived)
+    }
+
+    async fn hold(&self, session: &mut Session, visitor: &mut Visitor) -> Result<(), Refusal> {
+        let gate = &self.inner.gate;
+        let socket = session.digest().and_then(|digest| digest.socket_digest.clone());
+        if let Some(closed) = session.watch_h2_stream_close() {
+            let gone = async { drop(closed.await) };
+            return gate.hold(visitor, gone).await;
+        }
+        // Looking at the socket's state takes nothing from it: neither a body nor a next request.
+        let gone = async {
+            let Some(socket) = socket else { return std::future::pending().await };
+            loop {
+                tokio::time::sleep(LOOK_AFTER).await;
+                if socket.tcp_info().is_some_and(|info| info.tcpi_state != TCP_ESTABLISHED) {
+                    return;
+                }
+            }
+        };
+        gate.hold(visitor, gone).await
+    }
+
+    /// In `upstream_request_filter`: takes our headers off what the client sent, and puts on what
+    /// the app should know.
+    pub fn upstream_request_filter(
+        &self,
+        session: &Session,
+        request: &mut RequestHeader,
+        visit: &mut Visit,
+    ) -> Result<()> {
+        headers::strip_request(request);
+        let client = session.client_addr().and_then(|addr| addr.as_inet()).map(|addr| addr.ip());
+        headers::forward(request, client)?;
+        if let Some(nonce) = &visit.nonce {
+            request.insert_header(NONCE, &**nonce)?;
+        }
+        Ok(())
+    }
+
+    /// In `upstream_response_filter`: an agent's signed *down* sends the visitor back to the hold;
+    /// the first response after a wake tells of it.
+    pub fn upstream_response_filter(
+        &self,
+        response: &mut ResponseHeader,
+        visit: &mut Visit,
+    ) -> Result<()> {
+        let Some(visitor) = &mut visit.visitor else { return Ok(()) };
+        if let Some(nonce) = &visit.nonce
+            && is_signed_down(response, visitor, nonce)
+        {
+            visit.down = true;
+            visitor.down();
+            let mut error = Error::explain(SIGNED_DOWN, "the agent says that the app is down");
+            error.set_retry(true);
+            return Err(error.into_up());
+        }
+        headers::strip_response(response);
+        if response.status.is_informational() && response.status.as_u16() != 101 {
+            return Ok(());
+        }
+        visit.answered = true;
+        if let Some(woken) = visitor.answered() {
+            self.inner.metrics.visitor_served(&woken.shares, woken.first);
+            response.insert_header(WAKE, woken.word)?;
+            response.append_header(SERVER_TIMING, woken.shares.server_timing())?;
+        }
+        Ok(())
+    }
+
+    /// In `fail_to_connect`: nothing was sent, so a visitor of an app that can be woken is held
+    /// again, whatever its method and body.
+    pub fn fail_to_connect(&self, visit: &mut Visit, mut error: Box<Error>) -> Box<Error> {
+        let ours = matches!(
+            error.etype(),
+            ErrorType::ConnectRefused
+                | ErrorType::ConnectTimedout
+                | ErrorType::ConnectNoRoute
+                | ErrorType::ConnectError
+        );
+        let sleeps = |visitor: &Visitor| visitor.open().is_some_and(|open| open.wake.is_some());
+        match visit.visitor.as_mut().filter(|visitor| sleeps(visitor)) {
+            Some(visitor) if ours => {
+                visitor.down();
+                error.set_retry(true);
+            }
+            _ => {
+                error.set_retry(false);
+                visit.answer = Some(Answer::app_unreachable());
+            }
+        }
+        error
+    }
+
+    /// In `error_while_proxy`: whether the request may be sent again.
+    ///
+    /// After a signed *down* it may, since the app never saw it, if its body is still here. After
+    /// anything else only if the method is idempotent, no answer has begun, and the connection was
+    /// an old one or this is the first time.
+    pub fn error_while_proxy(
+        &self,
+        peer: &HttpPeer,
+        session: &Session,
+        error: Box<Error>,
+        visit: &mut Visit,
+        client_reused: bool,
+    ) -> Box<Error> {
+        let mut error = error.more_context(format!("Peer: {peer}"));
+        let truncated = session.as_ref().retry_buffer_truncated();
+        if std::mem::take(&mut visit.down) {
+            error.set_retry(!truncated);
+            if truncated {
+                visit.answer = Some(Answer::not_replayable());
+            }
+            return error;
+        }
+        let broke = matches!(
+            error.etype(),
+            ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError
+        );
+        let again = broke
+            && *error.esource() == ErrorSource::Upstream
+            && session.req_header().method.is_idempotent()
+            && !truncated
+            && !visit.answered
+            && (client_reused || !std::mem::replace(&mut visit.resent, true));
+        error.set_retry(again);
+        error
+    }
+
+    /// In `fail_to_proxy`: answers with an error of ours, unless an answer has begun or nobody is
+    /// there to read it.
+    pub async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        visit: &mut Visit,
+    ) -> FailToProxy {
+        let done = |error_code| FailToProxy { error_code, can_reuse_downstream: false };
+        if session
+            .response_written()
+            .is_some_and(|r| !r.status.is_informational() || r.status == 101)
+        {
+            visit.answer = None;
+            return done(0);
+        }
+        let gone = *error.esource() == ErrorSource::Downstream
+            && matches!(
+                error.etype(),
+                ErrorType::WriteError | ErrorType::ReadError | ErrorType::ConnectionClosed
+            );
+        if gone {
+            visit.answer = None;
+            return done(0);
+        }
+        if let ErrorType::HTTPStatus(code) = error.etype() {
+            // Not one of ours: another filter of this server wants it so.
+            let sent = session.respond_error(*code).await;
+            log_unsent(sent);
+            return done(*code);
+        }
+        let answer = visit.answer.get_or_insert_with(|| match error.esource() {
+            ErrorSource::Downstream => Answer::bad_request(),
+            ErrorSource::Upstream => Answer::app_broke(),
+            ErrorSource::Internal | ErrorSource::Unset => Answer::internal(),
+        });
+        let http: &mut ServerSession = session.as_mut();
+        log_unsent(answer.send(http).await);
+        done(answer.status.as_u16())
+    }
+
+    /// In `suppress_error_log`: errors of ours are counted, and no faults of this server.
+    pub fn suppress_error_log(&self, visit: &Visit, error: &Error) -> bool {
+        visit.answer.is_some() || *error.esource() == ErrorSource::Downstream
+    }
+
+    /// In `logging`: counts the request.
+    pub fn logging(&self, session: &Session, visit: &Visit) {
+        let status = session.response_written().map(|response| response.status.as_u16());
+        self.inner.metrics.request(status, visit.answer.is_some());
+    }
+}
+
+fn refuse<T>(slot: &mut Option<Answer>, answer: Answer) -> Result<T> {
+    let error = Error::explain(REFUSED, answer.code);
+    *slot = Some(answer);
+    Err(error.into_in())
+}
+
+fn is_signed_down(response: &ResponseHeader, visitor: &Visitor, nonce: &str) -> bool {
+    let Some(key) = visitor.open().and_then(|open| open.key.as_ref()) else { return false };
+    let values = response.headers.get_all(AGENT);
+    let values = values.iter().filter_map(|value| value.to_str().ok());
+    let state = signed(values, visitor.app().id(), key, nonce);
+    matches!(state, Some(AgentState::Down | AgentState::Starting))
+}
+
+fn log_unsent(sent: Result<()>) {
+    if let Err(error) = sent {
+        tracing::debug!("an error of ours could not be sent: {error}");
+    }
+}

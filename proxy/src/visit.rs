@@ -1,0 +1,54 @@
+//! What is known of one request on its way through.
+
+use rouse_gate::Visitor;
+use tokio::time::Instant;
+
+use crate::answer::Answer;
+
+/// One request's state. Keep it in your `CTX`; it lives as long as the request does, and that is
+/// how long the app counts as visited.
+pub struct Visit {
+    pub(crate) arrived: Instant,
+    pub(crate) visitor: Option<Visitor>,
+    /// What the agent must sign in the answer to the current try.
+    pub(crate) nonce: Option<String>,
+    /// The current try was answered by the agent: the app is down, and has not seen the request.
+    pub(crate) down: bool,
+    /// The app's response header has come.
+    pub(crate) answered: bool,
+    /// It was sent again once after a connection broke before one byte.
+    pub(crate) resent: bool,
+    /// The error of ours that is the answer.
+    pub(crate) answer: Option<Answer>,
+}
+
+impl Visit {
+    /// A visit that begins now.
+    pub fn new() -> Self {
+        Self {
+            arrived: Instant::now(),
+            visitor: None,
+            nonce: None,
+            down: false,
+            answered: false,
+            resent: false,
+            answer: None,
+        }
+    }
+
+    /// The error of ours that this request was answered with, if it was.
+    pub fn answer(&self) -> Option<&Answer> {
+        self.answer.as_ref()
+    }
+
+    /// The id of the app that is visited, once that is known.
+    pub fn app(&self) -> Option<&str> {
+        self.visitor.as_ref().map(|visitor| visitor.app().id().as_str())
+    }
+}
+
+impl Default for Visit {
+    fn default() -> Self {
+        Self::new()
+    }
+}

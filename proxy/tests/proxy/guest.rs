@@ -1,0 +1,234 @@
+//! A guest: an agent that answers the gate, and an app behind it that does as it is told.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rouse_protocol::app::Generation;
+use rouse_protocol::signature::{AgentKey, AgentState, DEFAULT_GATE_PATH};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// What the guest does with one request of a visitor.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    /// 200, with this body, once the request is whole.
+    Page(&'static str),
+    /// The agent says, signed, that the app is down, without reading the body.
+    SignedDown,
+    /// These very bytes, once the request's header is there.
+    Raw(String),
+    /// Closes without a byte, once the request's header is there.
+    Close,
+    /// 200 after this long.
+    Slow(Duration),
+}
+
+/// A request as the app saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+    /// The port that it came from: which connection.
+    pub(crate) from: u16,
+}
+
+impl Seen {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .split("\r\n")
+            .filter_map(|line| line.split_once(": "))
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+}
+
+struct State {
+    agent: AgentState,
+    script: VecDeque<Act>,
+    seen: Vec<Seen>,
+    probes: usize,
+    closed: usize,
+}
+
+pub(crate) struct Guest {
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) key: AgentKey,
+    state: Arc<Mutex<State>>,
+    _server: JoinSet<()>,
+}
+
+impl Guest {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = listener.local_addr().unwrap();
+        let key = AgentKey::generate();
+        let state = Arc::new(Mutex::new(State {
+            agent: AgentState::Serving,
+            script: VecDeque::new(),
+            seen: Vec::new(),
+            probes: 0,
+            closed: 0,
+        }));
+        let mut server = JoinSet::new();
+        server.spawn({
+            let (key, state) = (key.clone(), state.clone());
+            async move {
+                let mut connections = JoinSet::new();
+                loop {
+                    let (stream, from) = listener.accept().await.unwrap();
+                    let (key, state) = (key.clone(), state.clone());
+                    connections.spawn(async move {
+                        serve(stream, from.port(), &key, &state).await;
+                        state.lock().unwrap().closed += 1;
+                    });
+                }
+            }
+        });
+        Self { endpoint, key, state, _server: server }
+    }
+
+    /// What the agent says of the app to the gate.
+    pub(crate) fn agent(&self, state: AgentState) {
+        self.state.lock().unwrap().agent = state;
+    }
+
+    /// What happens to the next requests; after that every one gets a page.
+    pub(crate) fn script(&self, acts: impl IntoIterator<Item = Act>) {
+        self.state.lock().unwrap().script.extend(acts);
+    }
+
+    /// The requests that the app has seen.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.state.lock().unwrap().seen.clone()
+    }
+
+    pub(crate) fn probes(&self) -> usize {
+        self.state.lock().unwrap().probes
+    }
+
+    /// How many connections are over.
+    pub(crate) fn closed(&self) -> usize {
+        self.state.lock().unwrap().closed
+    }
+
+    /// The agent's error of another time, as an app would copy it.
+    pub(crate) fn copied_down(&self) -> String {
+        let app = "hello".parse().unwrap();
+        let word = self.key.sign(&app, Generation(1), AgentState::Down, "an-old-nonce");
+        format!(
+            "HTTP/1.1 503 Service Unavailable\r\nRouse-Agent: {word}\r\nContent-Length: 4\r\n\r\ncopy"
+        )
+    }
+}
+
+async fn serve(mut stream: TcpStream, from: u16, key: &AgentKey, state: &Mutex<State>) {
+    let mut buffer = Vec::new();
+    loop {
+        let end = loop {
+            if let Some(at) = buffer.windows(4).position(|w| w == b"\r\n\r\n") {
+                break at + 4;
+            }
+            match stream.read_buf(&mut buffer).await {
+                Ok(n) if n > 0 => {}
+                _ => return,
+            }
+        };
+        let head = String::from_utf8(buffer.drain(..end).collect()).unwrap();
+        let mut seen = Seen { head, body: Vec::new(), from };
+        let nonce = seen.header("rouse-nonce").unwrap_or_default().to_owned();
+        let signed = |said: AgentState| {
+            let word = key.sign(&"hello".parse().unwrap(), Generation(1), said, &nonce);
+            format!("HTTP/1.1 503 No\r\nRouse-Agent: {word}\r\nContent-Length: 0\r\n\r\n")
+        };
+        if seen.head.starts_with(&format!("GET {DEFAULT_GATE_PATH} ")) {
+            let said = {
+                let mut state = state.lock().unwrap();
+                state.probes += 1;
+                state.agent
+            };
+            if stream.write_all(signed(said).as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let act = state.lock().unwrap().script.pop_front().unwrap_or(Act::Page("page"));
+        let answer = match act {
+            Act::SignedDown => {
+                // As a good agent does: says it, and reads what is under way.
+                let down = signed(AgentState::Down);
+                if stream.write_all(down.as_bytes()).await.is_err() {
+                    return;
+                }
+                let mut rest = Vec::new();
+                let _ = stream.read_to_end(&mut rest).await;
+                return;
+            }
+            Act::Close => {
+                state.lock().unwrap().seen.push(seen);
+                return;
+            }
+            Act::Raw(bytes) => {
+                state.lock().unwrap().seen.push(seen);
+                let _ = stream.write_all(bytes.as_bytes()).await;
+                continue;
+            }
+            Act::Page(body) => (body, Duration::ZERO),
+            Act::Slow(wait) => ("slow", wait),
+        };
+        let Some(body) = body(&mut stream, &mut buffer, &seen).await else { return };
+        seen.body = body;
+        state.lock().unwrap().seen.push(seen);
+        tokio::time::sleep(answer.1).await;
+        let page = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nRouse-Secret: x\r\nX-App: yes\r\n\r\n{}",
+            answer.0.len(),
+            answer.0
+        );
+        if stream.write_all(page.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The body of a request, or none if it ended before it was whole.
+async fn body(stream: &mut TcpStream, buffer: &mut Vec<u8>, seen: &Seen) -> Option<Vec<u8>> {
+    if seen.header("transfer-encoding").is_some() {
+        let mut body = Vec::new();
+        loop {
+            let line = until(stream, buffer, b"\r\n").await?;
+            let size = usize::from_str_radix(std::str::from_utf8(&line).ok()?, 16).ok()?;
+            let chunk = take(stream, buffer, size + 2).await?;
+            if size == 0 {
+                return Some(body);
+            }
+            body.extend_from_slice(&chunk[..size]);
+        }
+    }
+    let length = seen.header("content-length").map_or(0, |n| n.parse().unwrap());
+    take(stream, buffer, length).await
+}
+
+async fn take(stream: &mut TcpStream, buffer: &mut Vec<u8>, n: usize) -> Option<Vec<u8>> {
+    while buffer.len() < n {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(buffer.drain(..n).collect())
+}
+
+async fn until(stream: &mut TcpStream, buffer: &mut Vec<u8>, end: &[u8]) -> Option<Vec<u8>> {
+    loop {
+        if let Some(at) = buffer.windows(end.len()).position(|w| w == end) {
+            let line = buffer.drain(..at).collect();
+            buffer.drain(..end.len());
+            return Some(line);
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+}

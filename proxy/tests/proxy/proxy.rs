@@ -1,0 +1,88 @@
+//! The program under test.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use crate::waker::StandIn;
+use crate::{client, eventually};
+
+pub(crate) struct Proxy {
+    pub(crate) http: SocketAddr,
+    admin: SocketAddr,
+    child: Child,
+}
+
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+impl Proxy {
+    /// Starts it, and returns when it knows what the waker knows.
+    pub(crate) async fn start(waker: &StandIn, extra: &str) -> Self {
+        let (http, admin) = (free(), free());
+        let file = waker.directory().join("proxy.toml");
+        let socket = waker.socket.display();
+        let text = format!(
+            "[listen]\nhttp = [\"{http}\"]\nadmin = \"{admin}\"\n[waker]\nsocket = \"{socket}\"\n{extra}"
+        );
+        std::fs::write(&file, text).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_rouse-proxy"))
+            .arg("--config")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let proxy = Self { http, admin, child };
+        eventually("the proxy is synced", async || {
+            tokio::net::TcpStream::connect(proxy.http).await.is_ok()
+                && tokio::net::TcpStream::connect(proxy.admin).await.is_ok()
+                && proxy.metric("rouse_waker_connected").await == 1.0
+        })
+        .await;
+        proxy
+    }
+
+    async fn admin(&self, path: &str) -> String {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: admin\r\n");
+        let reply = client::request(self.admin, &head, &[]).await;
+        assert_eq!(reply.status, 200);
+        reply.body
+    }
+
+    pub(crate) async fn metrics(&self) -> String {
+        self.admin("/metrics").await
+    }
+
+    /// One sample, by its name with its labels.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics().await;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        let value = lines.find_map(|rest| rest.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+
+    /// What `/holds` says of the app.
+    pub(crate) async fn app(&self) -> Value {
+        let rows: Value = serde_json::from_str(&self.admin("/holds").await).unwrap();
+        rows.as_array().unwrap().iter().find(|row| row["id"] == "hello").unwrap().clone()
+    }
+
+    pub(crate) async fn holds(&self) -> u64 {
+        self.app().await["holds"].as_u64().unwrap()
+    }
+
+    /// Sends it a TERM.
+    pub(crate) async fn terminate(&self) {
+        let pid = self.child.id().unwrap().to_string();
+        let status = Command::new("kill").args(["-TERM", &pid]).status().await.unwrap();
+        assert!(status.success());
+    }
+
+    pub(crate) async fn ended(&mut self) -> bool {
+        tokio::time::timeout(crate::PATIENCE, self.child.wait()).await.unwrap().unwrap().success()
+    }
+}

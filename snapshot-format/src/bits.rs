@@ -1,0 +1,33 @@
+//! Bit n of a bitmap is bit n % 64 of word n / 64.
+
+/// How many words `bits` bits need.
+pub(crate) fn words(bits: u64) -> u64 {
+    bits.div_ceil(64)
+}
+
+/// Whether bit `n` is set; bits behind the end are not.
+pub(crate) fn get(words: &[u64], n: u64) -> bool {
+    usize::try_from(n / 64)
+        .ok()
+        .and_then(|word| words.get(word))
+        .is_some_and(|word| word >> (n % 64) & 1 == 1)
+}
+
+/// Sets bit `n`, which must be within the words, to `value`.
+pub(crate) fn put(words: &mut [u64], n: u64, value: bool) {
+    let word = &mut words[(n / 64) as usize];
+    *word = *word & !(1 << (n % 64)) | (u64::from(value) << (n % 64));
+}
+
+/// How many bits are set.
+pub(crate) fn count(words: &[u64]) -> u64 {
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// The bits of the last word that lie within `bits` bits; all of them when the word is full.
+pub(crate) fn last_mask(bits: u64) -> u64 {
+    match bits % 64 {
+        0 => u64::MAX,
+        rest => (1 << rest) - 1,
+    }
+}

@@ -1,0 +1,101 @@
+//! Blocks back to the filesystem.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::statfs::fstatfs;
+
+use super::{PIECE, SparsifyError};
+use crate::units::PAGE;
+
+/// Whether blocks could be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Punching {
+    /// All that was to be punched is.
+    Done,
+    /// The filesystem does not know how to; the image is as good, and larger.
+    Unsupported,
+    /// It was not asked for.
+    Off,
+}
+
+/// Punches one file, from several threads.
+pub(super) struct Puncher<'a> {
+    file: &'a File,
+    file_size: u64,
+    /// The filesystem's block in bytes, a power of two.
+    block: u64,
+    off: bool,
+    unsupported: AtomicBool,
+    punched: AtomicU64,
+}
+
+impl<'a> Puncher<'a> {
+    pub(super) fn new(file: &'a File, file_size: u64, off: bool) -> Self {
+        Self {
+            file,
+            file_size,
+            block: block_size(file),
+            off,
+            unsupported: AtomicBool::new(false),
+            punched: AtomicU64::new(0),
+        }
+    }
+
+    /// Punches the whole blocks of `zeros`, all of which are zero.
+    pub(super) fn punch(&self, zeros: Range<u64>) -> Result<(), SparsifyError> {
+        if self.off || self.unsupported.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let start = zeros.start.next_multiple_of(self.block);
+        // The file's last block holds nothing behind the file's end.
+        let end = if zeros.end == self.file_size {
+            zeros.end.next_multiple_of(self.block)
+        } else {
+            zeros.end & !(self.block - 1)
+        };
+        if start >= end {
+            return Ok(());
+        }
+        let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        // No overflow: the file is no larger than `MAX_MEM_SIZE`.
+        let (offset, length) = (start as i64, (end - start) as i64);
+        loop {
+            match fallocate(self.file, mode, offset, length) {
+                Ok(()) => break,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                    self.unsupported.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(errno) => {
+                    return Err(SparsifyError::Punch { offset: start, source: errno.into() });
+                }
+            }
+        }
+        self.punched.fetch_add(end.min(self.file_size) - start, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn outcome(&self) -> Punching {
+        match (self.off, self.unsupported.load(Ordering::Relaxed)) {
+            (true, _) => Punching::Off,
+            (false, true) => Punching::Unsupported,
+            (false, false) => Punching::Done,
+        }
+    }
+
+    pub(super) fn punched_bytes(&self) -> u64 {
+        self.punched.load(Ordering::Relaxed)
+    }
+}
+
+/// What the filesystem says, where that is a block at all; never less than a page, as we know no
+/// smaller runs of zeros. It only saves work: punching a part of a block writes zeros over zeros.
+fn block_size(file: &File) -> u64 {
+    let said = fstatfs(file).ok().and_then(|fs| u64::try_from(fs.block_size()).ok());
+    said.filter(|block| block.is_power_of_two() && *block <= PIECE).unwrap_or(PAGE).max(PAGE)
+}

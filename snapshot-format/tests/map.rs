@@ -1,0 +1,293 @@
+//! Maps, right and wrong ones.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use proptest::prelude::*;
+use rouse_snapshot_format::{
+    Counts, ImageId, MAX_MEM_SIZE, Map, OpenMapError, PAGE, PageState, PageStates, WindowSize,
+    WriteMapError,
+};
+
+/// Offsets from `FORMAT.md`.
+const MAJOR: usize = 8;
+const HEADER_LEN: usize = 12;
+const INCOMPAT: usize = 16;
+const RO_COMPAT: usize = 24;
+const COMPAT: usize = 32;
+const PAGE_SHIFT: usize = 40;
+const WINDOW_SHIFT: usize = 41;
+const SECTIONS: usize = 42;
+const MEM_SIZE: usize = 48;
+const IMAGE_ID: usize = 56;
+const DATA_PAGES: usize = 88;
+const TABLE: usize = 112;
+const ENTRY: usize = 32;
+
+fn id(n: u8) -> ImageId {
+    ImageId::from_bytes([n; 16]).unwrap()
+}
+
+fn layer(states: PageStates) -> Map {
+    Map::new(id(1), Some(id(2)), WindowSize::DEFAULT, states).unwrap()
+}
+
+/// 70 pages and a bit, of all three states.
+fn small() -> Map {
+    let mut states = PageStates::all(70 * PAGE + 5, PageState::Parent);
+    for page in 0..71 {
+        let state = [PageState::Data, PageState::Zero, PageState::Parent][page as usize % 3];
+        states.set(page, state).unwrap();
+    }
+    layer(states)
+}
+
+/// Makes the header's checksum right again.
+fn seal(bytes: &mut [u8]) {
+    let length = u32::from_le_bytes(bytes[HEADER_LEN..][..4].try_into().unwrap()) as usize;
+    let crc = crc32c::crc32c(&bytes[..length - 4]).to_le_bytes();
+    bytes[length - 4..length].copy_from_slice(&crc);
+}
+
+fn with(change: impl FnOnce(&mut Vec<u8>)) -> Result<Map, OpenMapError> {
+    let mut bytes = small().to_bytes().unwrap();
+    change(&mut bytes);
+    seal(&mut bytes);
+    Map::from_bytes(&bytes)
+}
+
+fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
+    bytes[at..at + field.len()].copy_from_slice(field);
+}
+
+#[test]
+fn the_small_map_is_what_the_document_says() {
+    let bytes = small().to_bytes().unwrap();
+    assert_eq!(&bytes[..8], b"ROUSEMAP");
+    assert_eq!(bytes[PAGE_SHIFT..SECTIONS], [12, 18]);
+    assert_eq!(bytes[HEADER_LEN..][..4], 180_u32.to_le_bytes());
+    assert_eq!(bytes[IMAGE_ID..][..16], [1; 16]);
+    // Two words for 71 pages, at the next multiple of 64 behind the header, and the next.
+    assert_eq!(bytes.len(), 256 + 16);
+    // Pages 0, 3, 6, … and 1, 4, 7, …
+    assert_eq!(bytes[192], 0b0100_1001);
+    assert_eq!(bytes[256], 0b1001_0010);
+}
+
+#[test]
+fn every_changed_byte_is_an_error_or_makes_no_difference() {
+    let map = small();
+    let bytes = map.to_bytes().unwrap();
+    let mut harmless = 0;
+    for at in 0..bytes.len() {
+        for flip in 1..=u8::MAX {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= flip;
+            match Map::from_bytes(&wrong) {
+                Ok(read) => {
+                    assert_eq!(read, map, "byte {at} ^ {flip:#x} changes the map");
+                    harmless += 1;
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+    }
+    // The padding between header and bitmaps and between the two, and nothing else.
+    assert_eq!(harmless, (192 - 180 + 256 - 208) * 255);
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let bytes = small().to_bytes().unwrap();
+    for length in 0..bytes.len() {
+        let error = Map::from_bytes(&bytes[..length]).unwrap_err();
+        assert!(
+            matches!(error, OpenMapError::Truncated { there, .. } if there == length as u64),
+            "{length}: {error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_map_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(Map::open(dir.path()), Err(OpenMapError::NotAMap)));
+    assert!(matches!(Map::open("/dev/null"), Err(OpenMapError::NotAMap)));
+    assert!(matches!(Map::open(dir.path().join("none")), Err(OpenMapError::Io(_))));
+    assert!(matches!(Map::from_bytes(b"ROUSEMAq"), Err(OpenMapError::NotAMap)));
+    assert!(matches!(Map::from_bytes(b"PK"), Err(OpenMapError::NotAMap)));
+    assert!(matches!(Map::from_bytes(b""), Err(OpenMapError::Truncated { there: 0, .. })));
+}
+
+#[test]
+fn other_versions_and_features() {
+    for major in [0_u16, 2, u16::MAX] {
+        // A later version may have its checksum elsewhere: it is refused before it is looked at.
+        let mut bytes = small().to_bytes().unwrap();
+        put(&mut bytes, MAJOR, &major.to_le_bytes());
+        let error = Map::from_bytes(&bytes).unwrap_err();
+        assert!(matches!(error, OpenMapError::UnknownMajor { found, .. } if found == major));
+    }
+    let error = with(|b| b[INCOMPAT + 7] = 0x80).unwrap_err();
+    assert!(matches!(error, OpenMapError::UnknownFeatures { bits } if bits == 1 << 63), "{error}");
+    assert_eq!(with(|b| b[COMPAT] = 1).unwrap(), small());
+    // Minor version.
+    assert_eq!(with(|b| b[MAJOR + 2] = 9).unwrap(), small());
+
+    let read_only = with(|b| b[RO_COMPAT] = 4).unwrap();
+    assert_eq!(read_only.states(), small().states());
+    let refused = read_only.to_bytes().unwrap_err();
+    assert!(matches!(refused, WriteMapError::ReadOnly { bits: 4 }), "{refused}");
+}
+
+#[test]
+fn headers_that_contradict_themselves() {
+    let table = |b: &mut Vec<u8>, line: usize, field: usize, value: u64| {
+        put(b, TABLE + line * ENTRY + field, &value.to_le_bytes());
+    };
+    let sections = |error| matches!(error, OpenMapError::Sections(_));
+
+    for length in [0_u32, 4, 111, 179, 4097, u32::MAX] {
+        let mut bytes = small().to_bytes().unwrap();
+        put(&mut bytes, HEADER_LEN, &length.to_le_bytes());
+        let error = Map::from_bytes(&bytes).unwrap_err();
+        assert!(matches!(error, OpenMapError::HeaderLength(l) if l == length), "{error}");
+    }
+    assert!(matches!(with(|b| b[PAGE_SHIFT] = 14), Err(OpenMapError::PageSize(14))));
+    assert!(matches!(with(|b| b[WINDOW_SHIFT] = 23), Err(OpenMapError::WindowSize(_))));
+    assert!(matches!(with(|b| b[IMAGE_ID..][..16].fill(0)), Err(OpenMapError::NoImageId)));
+    let large = |b: &mut Vec<u8>| put(b, MEM_SIZE, &(MAX_MEM_SIZE + 1).to_le_bytes());
+    assert!(matches!(with(large), Err(OpenMapError::TooLarge { .. })));
+    // Another size than the bitmaps are for, by a word and by a page.
+    assert!(sections(with(|b| put(b, MEM_SIZE, &MAX_MEM_SIZE.to_le_bytes())).unwrap_err()));
+    let page_less = |b: &mut Vec<u8>| put(b, MEM_SIZE, &(64 * PAGE + 1).to_le_bytes());
+    assert!(matches!(with(page_less), Err(OpenMapError::States)));
+    assert!(matches!(with(|b| b[DATA_PAGES] += 1), Err(OpenMapError::Counts { .. })));
+    // Parent's pages without a parent.
+    assert!(
+        matches!(with(|b| b[72..88].fill(0)), Err(OpenMapError::WithoutParent(w)) if w.pages == 23)
+    );
+
+    // Sections: missing, twice, overlapping, in the header, without end, too many.
+    assert!(sections(with(|b| b[SECTIONS] = 1).unwrap_err()));
+    assert!(sections(with(|b| b[TABLE + ENTRY] = 1).unwrap_err()));
+    assert!(sections(with(|b| table(b, 1, 8, 200)).unwrap_err()));
+    assert!(sections(with(|b| table(b, 0, 8, 100)).unwrap_err()));
+    assert!(sections(with(|b| table(b, 1, 16, u64::MAX)).unwrap_err()));
+    assert!(matches!(with(|b| table(b, 1, 8, u64::MAX - 16)), Err(OpenMapError::Truncated { .. })));
+    let mut many = small().to_bytes().unwrap();
+    many.splice(TABLE..TABLE, std::iter::repeat_n([0; ENTRY], 63).flatten());
+    put(&mut many, SECTIONS, &65_u16.to_le_bytes());
+    put(&mut many, HEADER_LEN, &(180_u32 + 63 * 32).to_le_bytes());
+    seal(&mut many);
+    assert!(sections(Map::from_bytes(&many).unwrap_err()));
+}
+
+#[test]
+fn a_page_of_two_states_or_behind_the_end() {
+    for (at, bit) in [(192, 1 << 1), (256, 1 << 0), (192 + 8, 1 << 7), (256 + 15, 1 << 7)] {
+        let mut bytes = small().to_bytes().unwrap();
+        bytes[at] |= bit;
+        for (line, offset) in [(0, 192), (1, 256)] {
+            let crc = crc32c::crc32c(&bytes[offset..offset + 16]).to_le_bytes();
+            put(&mut bytes, TABLE + line * ENTRY + 4, &crc);
+        }
+        seal(&mut bytes);
+        assert!(matches!(Map::from_bytes(&bytes), Err(OpenMapError::States)), "byte {at}");
+    }
+}
+
+#[test]
+fn sections_that_we_do_not_know_are_skipped() {
+    // A third line in the table, a field of a later minor version behind it, and our two bitmaps
+    // moved to make room: the header now ends at 220.
+    let bytes = small().to_bytes().unwrap();
+    let mut grown = bytes[..TABLE + 2 * ENTRY].to_vec();
+    grown.resize(256, 9);
+    grown.extend(&bytes[192..]);
+    grown.resize(350, 3);
+    put(&mut grown, HEADER_LEN, &220_u32.to_le_bytes());
+    put(&mut grown, SECTIONS, &3_u16.to_le_bytes());
+    for (line, kind, offset, length) in
+        [(0, 1_u32, 256_u64, 16_u64), (1, 2, 320, 16), (2, 77, 340, 10)]
+    {
+        put(&mut grown, TABLE + line * ENTRY, &kind.to_le_bytes());
+        put(&mut grown, TABLE + line * ENTRY + 8, &offset.to_le_bytes());
+        put(&mut grown, TABLE + line * ENTRY + 16, &length.to_le_bytes());
+    }
+    seal(&mut grown);
+    assert_eq!(Map::from_bytes(&grown).unwrap(), small());
+}
+
+#[test]
+fn writing_replaces_whole_files_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("memory.map");
+    fs::write(&path, "old").unwrap();
+    small().write(&path).unwrap();
+    assert_eq!(Map::open(&path).unwrap(), small());
+    let names = |dir: &tempfile::TempDir| fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(names(&dir), 1, "a temporary file is left");
+
+    // A directory is in the way: the error is typed and nothing is left.
+    let blocked = dir.path().join("blocked");
+    fs::create_dir(&blocked).unwrap();
+    let error = small().write(&blocked).unwrap_err();
+    assert!(matches!(error, WriteMapError::Io { .. }), "{error}");
+    assert_eq!(names(&dir), 2);
+    assert!(matches!(small().write("/"), Err(WriteMapError::NoName(_))));
+    assert!(matches!(
+        small().write(dir.path().join("none/memory.map")),
+        Err(WriteMapError::Io { .. })
+    ));
+}
+
+#[test]
+fn maps_of_the_limit_and_none_larger() {
+    let huge = layer(PageStates::all(MAX_MEM_SIZE, PageState::Data));
+    assert_eq!(Map::from_bytes(&huge.to_bytes().unwrap()).unwrap(), huge);
+    assert_eq!(huge.windows(), MAX_MEM_SIZE >> 18);
+    let larger = layer(PageStates::all(MAX_MEM_SIZE + 1, PageState::Data));
+    assert!(matches!(larger.to_bytes(), Err(WriteMapError::TooLarge { .. })));
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(
+        size in prop_oneof![0..3 * PAGE, 0..2000 * PAGE],
+        states in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..3), 0..300),
+        shift in 16_u8..=22,
+    ) {
+        let mut pages = PageStates::all(size, PageState::Zero);
+        for (at, state) in states {
+            let state = [PageState::Data, PageState::Zero, PageState::Parent][state];
+            if pages.pages() > 0 {
+                pages.set(at.index(pages.pages() as usize) as u64, state).unwrap();
+            }
+        }
+        let window = WindowSize::from_shift(shift).unwrap();
+        let map = Map::new(id(3), Some(id(4)), window, pages).unwrap();
+        let read = Map::from_bytes(&map.to_bytes().unwrap()).unwrap();
+        prop_assert_eq!(&read, &map);
+        let Counts { data, zero, parent } = read.counts();
+        prop_assert_eq!(data + zero + parent, read.pages());
+        prop_assert!(read.state(read.pages()).is_err());
+    }
+
+    #[test]
+    fn any_bytes_behind_the_magic_are_refused_without_a_panic(
+        noise in prop::collection::vec(any::<u8>(), 0..400),
+        sealed in any::<bool>(),
+    ) {
+        let mut bytes = small().to_bytes().unwrap();
+        let from = if sealed { INCOMPAT } else { MAJOR };
+        let end = (from + noise.len()).min(bytes.len());
+        bytes[from..end].copy_from_slice(&noise[..end - from]);
+        if sealed {
+            seal(&mut bytes);
+        }
+        if let Ok(map) = Map::from_bytes(&bytes) {
+            prop_assert!(map.pages() <= bytes.len() as u64 * 8);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `rouse-test-app`: the app that runs in the test guest. Each path shows one thing that a wake or
+//! a proxy can break.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod crash;
+mod echo;
+mod error;
+mod memory;
+mod page;
+mod query;
+mod random;
+mod route;
+mod stream;
+mod time;
+mod ws;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Parser;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpSocket;
+use tokio_util::task::TaskTracker;
+
+use crate::route::App;
+
+/// A visitor stampede fits.
+const BACKLOG: u32 = 4096;
+
+/// The test guest's app.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where to listen.
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+// A guest has one processor; the work here is waiting.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let tasks = TaskTracker::new();
+    let (exit, mut exiting) = tokio::sync::watch::channel(None);
+    let app = Arc::new(App::new(tasks.clone(), exit));
+    let serving = serve(arguments.listen, app, tasks);
+    tokio::select! {
+        served = serving => served.map(|()| ExitCode::SUCCESS),
+        code = exiting.wait_for(Option::is_some) => Ok(ExitCode::from(
+            code.ok().and_then(|code| *code).unwrap_or(1),
+        )),
+    }
+}
+
+async fn serve(address: SocketAddr, app: Arc<App>, tasks: TaskTracker) -> anyhow::Result<()> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address).with_context(|| format!("{address} can't be bound"))?;
+    let listener = socket.listen(BACKLOG)?;
+    loop {
+        let (stream, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                // Out of descriptors, most likely.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        let app = app.clone();
+        let service = service_fn(move |request| {
+            let app = app.clone();
+            async move { Ok::<_, Infallible>(route::answer(app, request).await) }
+        });
+        tasks.spawn(async move {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                // Idle connections are the visitor's to close.
+                .header_read_timeout(None)
+                .preserve_header_case(true)
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades();
+            // A visitor who leaves ends here too.
+            let _ = connection.await;
+        });
+    }
+}

@@ -1,0 +1,246 @@
+//! The configuration files of a node, as the programs read them.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::Binaries;
+use crate::visit::DEFAULT_HOST;
+
+/// `waker.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct WakerConfig {
+    /// Where apps and images are kept.
+    pub state_dir: PathBuf,
+    /// Where the apps' files are.
+    pub apps_dir: PathBuf,
+    /// The socket.
+    pub socket: WakerSocket,
+    /// The VMM.
+    pub qemu: Qemu,
+    /// How apps fall asleep.
+    pub sleep: WakerSleep,
+    /// How they wake.
+    pub wake: Wake,
+}
+
+/// `[socket]` of `waker.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct WakerSocket {
+    /// Its path.
+    pub path: PathBuf,
+}
+
+/// `[qemu]` of `waker.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Qemu {
+    /// `tcg`, `kvm` or `auto`.
+    pub accelerator: String,
+    /// Pre-started VMMs per shape.
+    pub pool: u32,
+}
+
+/// `[sleep]` of `waker.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct WakerSleep {
+    /// How long proxies have to agree.
+    pub agreement_seconds: u64,
+    /// `leave` or `sleep`.
+    pub on_exit: String,
+}
+
+/// `[wake]` of `waker.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Wake {
+    /// How long a wake may wait for its turn.
+    pub queue_seconds: u64,
+    /// How long loading a device state may take.
+    pub restore_seconds: u64,
+    /// After how many failed wakes an app is parked.
+    pub failed_before_park: u32,
+}
+
+impl WakerConfig {
+    /// For a node in `root`: nothing gives up before a busy machine would.
+    pub(crate) fn in_dir(root: &Path) -> Self {
+        let accelerator = std::env::var("ROUSE_ACCEL").unwrap_or_else(|_| "tcg".into());
+        Self {
+            state_dir: root.join("state"),
+            apps_dir: root.join("apps.d"),
+            socket: WakerSocket { path: root.join("waker.sock") },
+            qemu: Qemu { accelerator, pool: 1 },
+            sleep: WakerSleep { agreement_seconds: 30, on_exit: "leave".into() },
+            wake: Wake { queue_seconds: 240, restore_seconds: 60, failed_before_park: 5 },
+        }
+    }
+}
+
+/// `apps.d/NAME.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct App {
+    /// Its id.
+    pub id: String,
+    /// The hosts it is reached by.
+    pub hosts: Vec<String>,
+    /// Its microVM.
+    pub vm: GuestVm,
+    /// When it sleeps.
+    pub sleep: AppSleep,
+    /// How its visitors are held.
+    pub gate: Gate,
+    /// Starts from the image that all tests share, not from a boot. See [`App::cold`].
+    #[serde(skip)]
+    pub(crate) golden: bool,
+}
+
+/// `[vm]` of an app.
+#[derive(Clone, Debug, Serialize)]
+pub struct GuestVm {
+    /// Its memory.
+    pub memory_mib: u32,
+    /// Its cores.
+    pub vcpus: u32,
+    /// The guest's kernel.
+    pub kernel: PathBuf,
+    /// The guest's first file system.
+    pub initrd: PathBuf,
+    /// What is appended to the kernel's command line.
+    pub cmdline: String,
+    /// The guest port that visitors reach.
+    pub port: u16,
+    /// Whether an agent fronts the app.
+    pub agent: bool,
+}
+
+/// `[sleep]` of an app.
+#[derive(Clone, Debug, Serialize)]
+pub struct AppSleep {
+    /// After how long without a visitor it sleeps; 0: never.
+    pub idle_seconds: u64,
+}
+
+/// `[gate]` of an app.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gate {
+    /// What the gate asks for.
+    pub path: String,
+    /// How long a visitor may be held.
+    pub hold_deadline_seconds: u64,
+}
+
+impl App {
+    /// The test app `hello`, asleep with a warm image. It never sleeps by itself, and holds longer
+    /// than anything should take.
+    pub fn hello(binaries: &Binaries) -> Self {
+        Self {
+            id: "hello".into(),
+            hosts: vec![DEFAULT_HOST.into()],
+            vm: GuestVm {
+                memory_mib: 256,
+                vcpus: 1,
+                kernel: binaries.kernel(),
+                initrd: binaries.initrd(),
+                cmdline: String::new(),
+                port: 8080,
+                agent: true,
+            },
+            sleep: AppSleep { idle_seconds: 0 },
+            gate: Gate { path: "/.well-known/rouse-gate".into(), hold_deadline_seconds: 240 },
+            golden: true,
+        }
+    }
+
+    /// An app without an image, as one that was never awake.
+    pub fn cold(mut self) -> Self {
+        self.golden = false;
+        self
+    }
+}
+
+/// `proxy.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProxyConfig {
+    /// Where it listens.
+    pub listen: Listen,
+    /// Whom it asks to wake apps; none when there are only origins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waker: Option<ProxyWaker>,
+    /// How many visitors it holds.
+    pub hold: Hold,
+    /// The process.
+    pub server: Server,
+    /// Apps that never sleep.
+    #[serde(rename = "origin", skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<Origin>,
+}
+
+/// `[listen]` of `proxy.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listen {
+    /// For visitors.
+    pub http: Vec<String>,
+    /// For operators.
+    pub admin: String,
+}
+
+/// `[waker]` of `proxy.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProxyWaker {
+    /// Its socket.
+    pub socket: PathBuf,
+}
+
+/// `[hold]` of `proxy.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Hold {
+    /// The most visitors held for one app.
+    pub per_app: usize,
+    /// The most visitors held in all.
+    pub total: usize,
+    /// How many are let go at once when the app serves.
+    pub release_at_once: usize,
+}
+
+/// `[server]` of `proxy.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Server {
+    /// Worker threads.
+    pub threads: usize,
+    /// How long running requests have when it stops.
+    pub grace_seconds: u64,
+    /// Its name at the waker.
+    pub name: String,
+}
+
+/// `[[origin]]` of `proxy.toml`: an app that never sleeps.
+#[derive(Clone, Debug, Serialize)]
+pub struct Origin {
+    /// Its id.
+    pub id: String,
+    /// The hosts it is reached by.
+    pub hosts: Vec<String>,
+    /// Where it listens.
+    pub address: String,
+}
+
+impl ProxyConfig {
+    pub(crate) fn new(waker: &WakerConfig, http: u16, admin: u16) -> Self {
+        Self {
+            listen: Listen {
+                http: vec![format!("127.0.0.1:{http}")],
+                admin: format!("127.0.0.1:{admin}"),
+            },
+            waker: Some(ProxyWaker { socket: waker.socket.path.clone() }),
+            hold: Hold { per_app: 1000, total: 20_000, release_at_once: 100 },
+            // A stopping proxy sleeps its whole grace; no test needs it to be long.
+            server: Server { threads: 2, grace_seconds: 1, name: "proxy-test".into() },
+            origins: Vec::new(),
+        }
+    }
+}
+
+/// Writes `config` to `path`.
+pub(crate) fn write(path: &Path, config: &impl Serialize) {
+    let text = toml::to_string(config).expect("our own configuration can be written as TOML");
+    std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}

@@ -1,0 +1,41 @@
+//! The end-to-end harness: real binaries, real sockets, real microVMs.
+//!
+//! - [`Node`]: a waker and a proxy of one's own, with an app that sleeps.
+//! - [`Visit`]: one request as a visitor makes it; [`Raw`]: the bytes themselves.
+//! - [`eventually`] and [`assert_eventually!`]: waiting for a fact, never for a time.
+//! - [`Binaries`]: where the programs under test are.
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `ROUSE_BIN_DIR` | where the binaries are; without it beside the program that runs |
+//! | `ROUSE_GUEST_DIR` | where `vmlinuz` and `initrd.cpio.gz` are; without it `target/guest` |
+//! | `ROUSE_ACCEL` | `tcg` (without it), `kvm` or `auto` |
+//! | `ROUSE_PATIENCE` | how many seconds a fact may take to come true; 60 without it |
+//! | `ROUSE_NODES` | how many nodes run at once, over all processes; the cores, at most 4, without it |
+//! | `ROUSE_KEEP` | when set, the nodes' directories stay |
+#![forbid(unsafe_code)]
+
+mod binaries;
+mod config;
+mod daemon;
+mod golden;
+mod metrics;
+mod node;
+mod pages;
+mod slots;
+mod visit;
+mod vm;
+mod wait;
+
+pub use binaries::Binaries;
+pub use config::{
+    App, AppSleep, Gate, GuestVm, Hold, Listen, Origin, ProxyConfig, ProxyWaker, Qemu, Server,
+    Wake, WakerConfig, WakerSleep, WakerSocket,
+};
+pub use daemon::Daemon;
+pub use metrics::{Metrics, Sample};
+pub use node::{Node, NodeBuilder, free_port};
+pub use pages::{Counter, Echo, sha256};
+pub use visit::{DEFAULT_HOST, Open, Raw, Reply, Visit, VisitError, crowd, fetch_unix, websocket};
+pub use vm::{Vm, vmms_of};
+pub use wait::{eventually, patience};

@@ -1,0 +1,16 @@
+//! The guest's side of Rouse: it fronts the app's port, answers the gate's probe with a signed
+//! word, and takes from the waker what a guest can't know after a sleep.
+//!
+//! - [`control`]: the virtio-serial port, over which the waker tells the guest its [`life`].
+//! - [`front`]: the HTTP front before the app.
+//! - [`state`]: which word to sign. Pure.
+//! - [`clock`] and [`entropy`]: the patches that a [`life::Life`] brings along.
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod control;
+#[allow(unsafe_code)]
+pub mod entropy;
+pub mod front;
+pub mod life;
+pub mod state;

@@ -1,0 +1,128 @@
+//! One app's task: commands in, state out. It alone changes the app's directory and its VM.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_protocol::app::AppId;
+use rouse_protocol::wake::{Agreement, SleepRefusal, SleepReport, SleepRequest, WakeEvent};
+use rouse_protocol::watch::AppView;
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio_util::task::TaskTracker;
+
+use crate::config::{AppConfig, OnExit};
+use crate::image::AppDir;
+use crate::lifecycle::Limits;
+use crate::metrics::Metrics;
+use crate::registry::Proxies;
+use crate::vmm::Vmm;
+
+mod actor;
+mod ops;
+
+/// What all apps of a node share.
+#[derive(Clone)]
+pub struct Node {
+    /// The VMM.
+    pub vmm: Arc<dyn Vmm>,
+    /// Where the apps' directories are.
+    pub apps_root: std::path::PathBuf,
+    /// How failures are remembered.
+    pub limits: Limits,
+    /// Wakes at once; the queue is fair.
+    pub admission: Arc<Semaphore>,
+    /// How long a wake may wait for admission.
+    pub queue: Duration,
+    /// The proxies that watch.
+    pub proxies: Arc<Proxies>,
+    /// Every change of every app.
+    pub changes: broadcast::Sender<Change>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// A change of one app.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// An app's new view. Of two of the same app the one with the higher number is newer.
+    App(Arc<AppView>, u64),
+    /// An app is no longer configured.
+    Removed(AppId),
+}
+
+/// What an app's task is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Wake(mpsc::Sender<WakeEvent>),
+    Sleep(SleepRequest, oneshot::Sender<SleepAnswer>),
+    Agreement(Agreement),
+    ProxyGone(String),
+    Configure(Box<AppConfig>),
+    Clear,
+    /// No more wakes; ends the task once nothing is being done any more.
+    Stop(OnExit),
+}
+
+pub(crate) type SleepAnswer = Result<SleepReport, (SleepRefusal, String)>;
+
+/// What a wake's stream holds at the most: each phase once and the end.
+pub(crate) const WAKE_EVENTS: usize = 16;
+
+/// An app's task as the rest of the waker sees it.
+#[derive(Clone, Debug)]
+pub struct App {
+    commands: mpsc::Sender<Command>,
+    view: watch::Receiver<(Arc<AppView>, u64)>,
+}
+
+/// The app's task has ended: it was removed, or the waker is going down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the app's task has ended")]
+pub struct Ended;
+
+impl App {
+    /// Looks at what there is on disk, adopts a VM that runs, and starts the app's task on `tracker`.
+    pub async fn start(node: Node, config: AppConfig, tracker: &TaskTracker) -> io::Result<Self> {
+        let dir = AppDir::open(&node.apps_root, &config.id)?;
+        let (commands, inbox) = mpsc::channel(256);
+        let actor = actor::Actor::open(node, config, Arc::new(dir)).await?;
+        let view = actor.view();
+        tracker.spawn(actor.run(inbox));
+        Ok(Self { commands, view })
+    }
+
+    /// The app as it is now, and the number of that view.
+    pub fn view(&self) -> (Arc<AppView>, u64) {
+        self.view.borrow().clone()
+    }
+
+    /// Wakes it; the phases and the end come over the receiver.
+    pub async fn wake(&self) -> Result<mpsc::Receiver<WakeEvent>, Ended> {
+        let (events, receiver) = mpsc::channel(WAKE_EVENTS);
+        self.tell(Command::Wake(events)).await?;
+        Ok(receiver)
+    }
+
+    /// Puts it to sleep; ends when it sleeps or when that is refused.
+    pub(crate) async fn sleep(&self, request: SleepRequest) -> Result<SleepAnswer, Ended> {
+        let (reply, answer) = oneshot::channel();
+        self.tell(Command::Sleep(request, reply)).await?;
+        answer.await.map_err(|_| Ended)
+    }
+
+    pub(crate) async fn tell(&self, command: Command) -> Result<(), Ended> {
+        self.commands.send(command).await.map_err(|_| Ended)
+    }
+
+    /// [`Self::tell`] without waiting for room.
+    pub(crate) fn try_tell(&self, command: Command) {
+        if let Err(error) = self.commands.try_send(command) {
+            tracing::debug!(%error, "an app's task was not told");
+        }
+    }
+
+    /// Whether the task still runs.
+    pub(crate) fn runs(&self) -> bool {
+        !self.commands.is_closed()
+    }
+}

@@ -1,0 +1,234 @@
+//! One app's file in `apps.d`.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_conf::check::{base, between, seconds};
+use rouse_conf::{Mistake, Refused, Table};
+use rouse_protocol::app::{AppId, Host};
+use rouse_protocol::signature::DEFAULT_GATE_PATH;
+use rouse_protocol::watch::Policy;
+
+/// An app as its file describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppConfig {
+    /// Its id.
+    pub id: AppId,
+    /// The hosts it is reached by; at least one.
+    pub hosts: Vec<Host>,
+    /// How its visitors are treated.
+    pub policy: Policy,
+    /// Its virtual machine.
+    pub machine: Arc<MachineConfig>,
+}
+
+/// An app's virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineConfig {
+    /// RAM in MiB.
+    pub memory_mib: u32,
+    /// vCPUs.
+    pub vcpus: u8,
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// Its initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Appended to the kernel's command line.
+    pub cmdline: String,
+    /// The guest port that visitors reach.
+    pub port: u16,
+    /// The guest runs our agent, which fronts that port.
+    pub agent: bool,
+    /// What the gate asks the agent for.
+    pub gate_path: String,
+}
+
+impl MachineConfig {
+    /// RAM in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        u64::from(self.memory_mib) << 20
+    }
+
+    /// The files that it needs and that can't be opened, with why. A file may come later than its
+    /// app's configuration, so this is not asked when that is read.
+    pub fn unreadable(&self) -> Vec<(PathBuf, io::Error)> {
+        let files = std::iter::once(&self.kernel).chain(&self.initrd);
+        files.filter_map(|f| std::fs::File::open(f).err().map(|e| (f.clone(), e))).collect()
+    }
+}
+
+/// What a directory of apps holds: the good ones, whatever the bad ones say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppFiles {
+    /// The apps, by id.
+    pub apps: HashMap<AppId, AppConfig>,
+    /// The files that were refused.
+    pub refused: Vec<Refused>,
+}
+
+/// Reads every `*.toml` in `directory`, in the order of their names. Of two files that claim one id
+/// or one host the second is refused.
+pub fn read_apps(directory: &Path) -> io::Result<AppFiles> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|e| e == "toml") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut files = AppFiles::default();
+    let mut owners: HashMap<Host, PathBuf> = HashMap::new();
+    for path in paths {
+        let base = base(&path);
+        let read = rouse_conf::read(&path, |t| app(t, &base)).and_then(|app| {
+            let mut mistakes = Vec::new();
+            if files.apps.contains_key(&app.id) {
+                mistakes.push(format!("another file has an app `{}` already", app.id));
+            }
+            for host in &app.hosts {
+                if let Some(owner) = owners.get(host) {
+                    mistakes.push(format!("host `{host}` is taken by {}", owner.display()));
+                }
+            }
+            if mistakes.is_empty() {
+                return Ok(app);
+            }
+            let mistake = |message| Mistake { line: None, message };
+            Err(Refused {
+                path: path.clone(),
+                mistakes: mistakes.into_iter().map(mistake).collect(),
+            })
+        });
+        match read {
+            Ok(app) => {
+                owners.extend(app.hosts.iter().map(|h| (h.clone(), path.clone())));
+                files.apps.insert(app.id.clone(), app);
+            }
+            Err(refused) => files.refused.push(refused),
+        }
+    }
+    Ok(files)
+}
+
+fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
+    let id = file.required::<AppId>("id");
+    let hosts = file.required_as("hosts", |hosts: Vec<Host>| match hosts.len() {
+        0 => Err("names no host; an app without one can't be visited"),
+        // Bounds an app's record: see MAX_LINE in rouse-protocol.
+        1..=64 => Ok(hosts),
+        _ => Err("names more than 64 hosts"),
+    });
+    let (gate_path, hold_deadline) = file.table("gate", |t| {
+        let path = t.optional_as("path", DEFAULT_GATE_PATH.to_owned(), gate_path);
+        let deadline = Duration::from_secs(25);
+        (path, t.optional_as("hold_deadline_seconds", deadline, seconds(1, 3600)))
+    });
+    let machine = file.table("vm", |t| {
+        let memory_mib = t.optional_as("memory_mib", 256, between(32, 1 << 20));
+        let vcpus = t.optional_as("vcpus", 1, between(1, 64));
+        let kernel = t.required_as("kernel", |path: PathBuf| Ok::<_, String>(base.join(path)));
+        let initrd = t.optional::<Option<PathBuf>>("initrd", None).map(|path| base.join(path));
+        let cmdline = t.optional_as("cmdline", String::new(), kernel_words);
+        let port = t.optional_as("port", 8080, between(1, u16::MAX));
+        let agent = t.optional("agent", true);
+        let gate_path = gate_path.clone();
+        kernel.map(|kernel| MachineConfig {
+            memory_mib,
+            vcpus,
+            kernel,
+            initrd,
+            cmdline,
+            port,
+            agent,
+            gate_path,
+        })
+    });
+    let idle = file.table("sleep", |t| {
+        t.optional_as("idle_seconds", Duration::from_secs(300), seconds(0, 30 * 24 * 3600))
+    });
+    let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    Some(AppConfig {
+        id: id?,
+        hosts: hosts?,
+        policy: Policy { idle_ms: ms(idle), hold_deadline_ms: ms(hold_deadline), gate_path },
+        machine: Arc::new(machine?),
+    })
+}
+
+fn gate_path(path: String) -> Result<String, &'static str> {
+    let visible = path.bytes().all(|b| b.is_ascii_graphic());
+    if path.starts_with('/') && visible && path.len() <= 256 {
+        Ok(path)
+    } else {
+        Err("is a path: `/` and up to 255 visible ASCII characters")
+    }
+}
+
+fn kernel_words(words: String) -> Result<String, &'static str> {
+    // 2048 is COMMAND_LINE_SIZE on x86 (arch/x86/include/asm/setup.h); ours take the rest.
+    if words.len() > 1536 {
+        Err("is longer than 1536 characters")
+    } else if words.bytes().any(|b| !(b' '..=b'~').contains(&b)) {
+        Err("has characters other than visible ASCII and spaces")
+    } else {
+        Ok(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(directory: &Path, name: &str, text: &str) {
+        std::fs::write(directory.join(name), text).unwrap();
+    }
+
+    #[test]
+    fn a_bad_file_never_takes_the_good_ones_down() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "vmlinuz", "");
+        let good = "id = 'good'\nhosts = ['A.example.', 'b.example']\n[vm]\nkernel = 'vmlinuz'\n";
+        write(dir.path(), "a.toml", good);
+        write(
+            dir.path(),
+            "b.toml",
+            "id = 'BAD'\nhosts = []\n[vm]\nkernl = 'x'\nport = 0\n[gate]\npath = 'x'\n",
+        );
+        write(dir.path(), "c.toml", &good.replace("'good'", "'other'"));
+        write(dir.path(), "d.toml", "[[[");
+        write(dir.path(), ".hidden.toml", "[[[");
+        write(dir.path(), "e.toml~", "[[[");
+
+        let files = read_apps(dir.path()).unwrap();
+        assert_eq!(files.apps.len(), 1);
+        let app = &files.apps[&"good".parse().unwrap()];
+        assert_eq!(app.hosts[0].as_str(), "a.example");
+        assert_eq!(app.policy.idle_ms, 300_000);
+        assert_eq!(app.machine.kernel, dir.path().join("vmlinuz"));
+
+        let said: Vec<_> = files.refused.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 3, "{said:?}");
+        for expected in [
+            "b.toml:1: `id`: ",
+            "b.toml:2: `hosts`: names no host",
+            "b.toml:3: `vm.kernel` is missing",
+            "b.toml:4: unknown key `vm.kernl`; did you mean `kernel`?",
+            "b.toml:5: `vm.port`: is between 1 and 65535",
+            "b.toml:7: `gate.path`: is a path",
+        ] {
+            assert!(said[0].contains(expected), "{expected} is not in\n{}", said[0]);
+        }
+        assert!(said[1].contains("host `a.example` is taken by "), "{}", said[1]);
+        assert!(said[2].contains("d.toml:1: "), "{}", said[2]);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_an_error() {
+        assert!(read_apps(Path::new("/nowhere")).is_err());
+    }
+}

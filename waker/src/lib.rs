@@ -1,0 +1,15 @@
+//! The waker: brings sleeping apps to serving, and puts idle ones to sleep.
+//!
+//! One task an app ([`app`]) owns that app's state machine ([`lifecycle`], pure) and carries out
+//! what it decides, on images ([`image`]) and virtual machine monitors ([`vmm`]). The [`registry`]
+//! keeps the apps, the [`server`] is what proxies and operators talk to.
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod config;
+pub mod image;
+pub mod lifecycle;
+pub mod metrics;
+pub mod registry;
+pub mod server;
+pub mod vmm;

@@ -1,0 +1,194 @@
+//! `rouse-waker`: the program.
+#![forbid(unsafe_code)]
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use rouse_waker::app::Node;
+use rouse_waker::config::{self, OnExit, WakerConfig};
+use rouse_waker::lifecycle::Limits;
+use rouse_waker::metrics::Metrics;
+use rouse_waker::registry::{Proxies, Registry};
+use rouse_waker::vmm::Vmm;
+use rouse_waker::vmm::qemu::{self, Qemu};
+use rouse_waker::{image, server};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// EX_USAGE of sysexits(3): the configuration is refused.
+const BAD_CONFIG: u8 = 64;
+
+/// How many changes a watcher may be behind.
+const CHANGES: usize = 1024;
+
+/// After a file in apps.d changed: editors write in several steps.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// Wakes sleeping apps, and puts idle ones to sleep.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Only check the configuration and the apps' files.
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi);
+    log.with_writer(std::io::stderr).init();
+    let config = match config::read_waker(&args.config) {
+        Ok(config) => config,
+        Err(refused) => return refuse(&refused),
+    };
+    if args.check {
+        return check(&config);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let ran = runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(config)));
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "it is what the operator asked to see")]
+fn refuse(why: &impl std::fmt::Display) -> ExitCode {
+    eprintln!("{why}");
+    ExitCode::from(BAD_CONFIG)
+}
+
+#[expect(clippy::print_stdout, reason = "it is what the operator asked to see")]
+fn check(config: &WakerConfig) -> ExitCode {
+    let files = match config::read_apps(&config.apps_dir) {
+        Ok(files) => files,
+        Err(error) => return refuse(&format!("{}: {error}", config.apps_dir.display())),
+    };
+    let mut problems: Vec<String> = files.refused.iter().map(ToString::to_string).collect();
+    for app in files.apps.values() {
+        for (path, error) in app.machine.unreadable() {
+            problems.push(format!("app {}: {}: {error}", app.id, path.display()));
+        }
+    }
+    if problems.is_empty() {
+        println!("the configuration and {} apps are right", files.apps.len());
+        return ExitCode::SUCCESS;
+    }
+    refuse(&problems.join("\n"))
+}
+
+async fn run(config: WakerConfig) -> anyhow::Result<()> {
+    let in_state = |name: &str| config.state_dir.join(name);
+    for dir in [in_state("apps"), in_state("vmm")] {
+        std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
+    }
+    let lock = in_state("waker.lock");
+    let _lock = image::lock_exclusively(&lock)
+        .with_context(|| format!("{}", lock.display()))?
+        .with_context(|| format!("another waker works on {}", config.state_dir.display()))?;
+
+    // What runs an app is adopted or ended by that app; the rest served nobody.
+    let keep = image::running(&in_state("apps")).context("the apps' directories")?;
+    qemu::sweep(&in_state("vmm"), &keep).await.context("the VMMs' directories")?;
+    let vmm = Arc::new(Qemu::new(&config.qemu, in_state("vmm"), config.wake.restore));
+    let node = Node {
+        vmm: vmm.clone(),
+        apps_root: in_state("apps"),
+        limits: Limits {
+            failed_before_park: config.wake.failed_before_park,
+            agreement: config.sleep.agreement,
+        },
+        admission: Arc::new(Semaphore::new(config.wake.at_once)),
+        queue: config.wake.queue,
+        proxies: Arc::new(Proxies::open(in_state("proxies.json"))),
+        changes: broadcast::channel(CHANGES).0,
+        metrics: Arc::new(Metrics::default()),
+    };
+    let registry = Arc::new(Registry::new(node, config.apps_dir.clone()));
+    registry.reload().await;
+
+    let listener = server::bind(&config.socket.path)
+        .with_context(|| format!("{}", config.socket.path.display()))?;
+    tracing::info!(socket = %config.socket.path.display(), "serving");
+    let stop = CancellationToken::new();
+    let serving = server::serve(listener, &config.socket, Arc::clone(&registry), stop.clone());
+    let stopping = async {
+        let told = until_told_to_stop(&config, &registry).await;
+        registry.stop(config.sleep.on_exit).await;
+        stop.cancel();
+        told
+    };
+    let (served, told) = tokio::join!(serving, stopping);
+    vmm.close().await;
+    served.context("the socket")?;
+    if config.sleep.on_exit == OnExit::Leave {
+        tracing::info!("VMs that run are left to the next waker");
+    }
+    told
+}
+
+/// Reloads on SIGHUP and when a file in `apps.d` changes; returns on SIGTERM and SIGINT.
+async fn until_told_to_stop(config: &WakerConfig, registry: &Registry) -> anyhow::Result<()> {
+    let changed = Arc::new(Notify::new());
+    let _watcher = watch_files(config, Arc::clone(&changed)).inspect_err(|error| {
+        tracing::warn!("apps.d is not watched, only SIGHUP reloads: {error:#}")
+    });
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
+    // Finds out what runs guests here, so that VMMs can be started before the first wake.
+    let warm = async {
+        if let Some(machine) = registry.machines().first() {
+            match registry.node().vmm.identity(machine).await {
+                Ok(identity) => {
+                    tracing::info!(version = identity.version, accelerator = identity.accelerator);
+                    registry.node().vmm.prepare(registry.machines());
+                }
+                Err(error) => tracing::error!(%error, "no guest can be run"),
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::pin!(warm);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => {}
+            () = changed.notified() => tokio::time::sleep(SETTLE).await,
+            () = &mut warm => {}
+        }
+        let reloaded = registry.reload().await;
+        tracing::info!(apps = reloaded.apps, problems = reloaded.problems.len(), "reloaded");
+    }
+}
+
+fn watch_files(
+    config: &WakerConfig,
+    changed: Arc<Notify>,
+) -> anyhow::Result<notify::RecommendedWatcher> {
+    use notify::{Event, RecursiveMode, Watcher};
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+        // Reading a file, as we do ourselves, is no change.
+        if event.is_ok_and(|event| !event.kind.is_access()) {
+            changed.notify_one();
+        }
+    })?;
+    watcher.watch(&config.apps_dir, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
+}

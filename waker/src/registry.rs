@@ -1,0 +1,273 @@
+//! All apps of a node: read from `apps.d`, started, changed and removed with its files.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use rouse_protocol::app::AppId;
+use rouse_protocol::watch::AppView;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::app::{App, Change, Command, Node};
+use crate::config::{AppConfig, MachineConfig, OnExit, read_apps};
+
+/// How long a proxy that has gone is still asked before an app sleeps: it may only have lost its
+/// watch, and still have visitors in flight.
+pub const PROXY_LEASE: Duration = Duration::from_secs(15);
+
+/// How many proxies may watch.
+const MAX_PROXIES: usize = 256;
+
+/// The proxies that watch, by name. Kept in a file, so that a waker that has restarted waits for
+/// those that the one before it knew.
+#[derive(Debug)]
+pub struct Proxies {
+    file: PathBuf,
+    known: Mutex<HashMap<String, Proxy>>,
+}
+
+#[derive(Debug, Default)]
+struct Proxy {
+    watches: usize,
+    /// When its last watch ended.
+    left: Option<Instant>,
+}
+
+impl Proxies {
+    /// Those that are noted in `file`, if any: as if they had just gone.
+    pub fn open(file: PathBuf) -> Self {
+        let noted = std::fs::read(&file).ok();
+        let names: Vec<String> =
+            noted.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let gone = || Proxy { watches: 0, left: Some(Instant::now()) };
+        let known = names.into_iter().take(MAX_PROXIES).map(|name| (name, gone())).collect();
+        Self { file, known: Mutex::new(known) }
+    }
+
+    /// Whose agreement a sleep needs now.
+    pub fn names(&self) -> BTreeSet<String> {
+        let mut known = self.lock();
+        prune(&mut known);
+        known.keys().cloned().collect()
+    }
+
+    /// A proxy watches; false when there are too many.
+    pub(crate) fn enter(&self, name: &str) -> bool {
+        let mut known = self.lock();
+        prune(&mut known);
+        let new = !known.contains_key(name);
+        if new && known.len() >= MAX_PROXIES {
+            return false;
+        }
+        let proxy = known.entry(name.to_owned()).or_default();
+        proxy.watches += 1;
+        proxy.left = None;
+        if new {
+            let names: Vec<&String> = known.keys().collect();
+            let noted = serde_json::to_vec(&names).map_err(std::io::Error::from);
+            if let Err(error) = noted.and_then(|text| std::fs::write(&self.file, text)) {
+                tracing::warn!(%error, "the proxies are not noted for the next waker");
+            }
+        }
+        true
+    }
+
+    /// A watch of a proxy has ended; true when it was its last.
+    pub(crate) fn leave(&self, name: &str) -> bool {
+        let mut known = self.lock();
+        let Some(proxy) = known.get_mut(name) else {
+            return false;
+        };
+        proxy.watches = proxy.watches.saturating_sub(1);
+        if proxy.watches == 0 {
+            proxy.left = Some(Instant::now());
+        }
+        proxy.watches == 0
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Proxy>> {
+        self.known.lock().expect("no holder panics")
+    }
+}
+
+fn prune(known: &mut HashMap<String, Proxy>) {
+    known.retain(|_, p| p.watches > 0 || p.left.is_some_and(|l| l.elapsed() < PROXY_LEASE));
+}
+
+/// All apps.
+pub struct Registry {
+    node: Node,
+    apps_dir: PathBuf,
+    apps: RwLock<HashMap<AppId, Entry>>,
+    /// One reload at a time.
+    reloading: tokio::sync::Mutex<()>,
+    tracker: TaskTracker,
+}
+
+#[derive(Clone)]
+struct Entry {
+    app: App,
+    config: AppConfig,
+}
+
+/// What a reload has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// How many apps there are now.
+    pub apps: usize,
+    /// What is wrong with files that were refused, and with apps that could not be started.
+    pub problems: Vec<String>,
+}
+
+impl Registry {
+    /// No apps yet; [`Self::reload`] reads them from `apps_dir`.
+    pub fn new(node: Node, apps_dir: PathBuf) -> Self {
+        Self {
+            node,
+            apps_dir,
+            apps: RwLock::default(),
+            reloading: tokio::sync::Mutex::default(),
+            tracker: TaskTracker::new(),
+        }
+    }
+
+    /// What all apps share.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The app of this id.
+    pub fn app(&self, id: &AppId) -> Option<App> {
+        self.read().get(id).map(|entry| entry.app.clone())
+    }
+
+    /// All apps, by id.
+    pub fn views(&self) -> Vec<(Arc<AppView>, u64)> {
+        let mut views: Vec<_> = self.read().values().map(|entry| entry.app.view()).collect();
+        views.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
+        views
+    }
+
+    /// The machines of all apps.
+    pub fn machines(&self) -> Vec<Arc<MachineConfig>> {
+        self.read().values().map(|e| Arc::clone(&e.config.machine)).collect()
+    }
+
+    /// Every change from here on.
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
+        self.node.changes.subscribe()
+    }
+
+    /// Reads `apps.d` again. A file that is refused leaves its app, if it has one already, as it is.
+    pub async fn reload(&self) -> Reloaded {
+        let _one = self.reloading.lock().await;
+        let files = match read_apps(&self.apps_dir) {
+            Ok(files) => files,
+            Err(error) => {
+                let problem = format!("{}: {error}", self.apps_dir.display());
+                return Reloaded { apps: self.read().len(), problems: vec![problem] };
+            }
+        };
+        let mut problems: Vec<_> = files.refused.iter().map(ToString::to_string).collect();
+        // Which app a refused file is about can't be told, so none is taken away for now.
+        if problems.is_empty() {
+            self.remove_others(&files.apps).await;
+        }
+        for (id, config) in files.apps {
+            let known = self.read().get(&id).cloned();
+            match known {
+                Some(entry) if entry.config == config && entry.app.runs() => {}
+                Some(entry) if entry.app.runs() => {
+                    tracing::info!(app = %id, "changed");
+                    let _ = entry.app.tell(Command::Configure(Box::new(config.clone()))).await;
+                    self.write().insert(id, Entry { config, ..entry });
+                }
+                _ => match App::start(self.node.clone(), config.clone(), &self.tracker).await {
+                    Ok(app) => {
+                        self.write().insert(id, Entry { app, config });
+                    }
+                    Err(error) => problems.push(format!("app {id} can't be started: {error}")),
+                },
+            }
+        }
+        for problem in &problems {
+            tracing::error!(problem, "configuration");
+        }
+        self.node.vmm.prepare(self.machines());
+        Reloaded { apps: self.read().len(), problems }
+    }
+
+    async fn remove_others(&self, wanted: &HashMap<AppId, AppConfig>) {
+        let gone: Vec<_> =
+            self.read().keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
+        for id in gone {
+            tracing::info!(app = %id, "removed");
+            let entry = self.write().remove(&id);
+            if let Some(entry) = entry {
+                // It falls asleep, and its images stay.
+                let _ = entry.app.tell(Command::Stop(OnExit::Sleep)).await;
+            }
+            let _ = self.node.changes.send(Change::Removed(id));
+        }
+    }
+
+    /// A proxy's last watch has ended.
+    pub(crate) fn proxy_gone(&self, name: &str) {
+        for entry in self.read().values() {
+            // An app too busy to hear it gives up the sleep when the proxy does not answer.
+            entry.app.try_tell(Command::ProxyGone(name.to_owned()));
+        }
+    }
+
+    /// Ends all apps' tasks, their VMs left or put to sleep.
+    pub async fn stop(&self, how: OnExit) {
+        let apps: Vec<_> = self.read().values().map(|entry| entry.app.clone()).collect();
+        for app in apps {
+            let _ = app.tell(Command::Stop(how)).await;
+        }
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<AppId, Entry>> {
+        self.apps.read().expect("no holder panics")
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<AppId, Entry>> {
+        self.apps.write().expect("no holder panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_has_gone_is_asked_for_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("proxies.json");
+        let names = |proxies: &Proxies| proxies.names().into_iter().collect::<Vec<_>>();
+
+        let proxies = Proxies::open(file.clone());
+        assert!(proxies.enter("a") && proxies.enter("a") && proxies.enter("b"));
+        assert!(!proxies.leave("a"), "it watches once more");
+        assert!(proxies.leave("a"));
+        assert_eq!(names(&proxies), ["a", "b"]);
+        tokio::time::advance(PROXY_LEASE).await;
+        assert_eq!(names(&proxies), ["b"]);
+
+        // The waker restarts.
+        let proxies = Proxies::open(file);
+        assert_eq!(names(&proxies), ["a", "b"]);
+        assert!(proxies.enter("b"));
+        tokio::time::advance(PROXY_LEASE).await;
+        assert_eq!(names(&proxies), ["b"]);
+        for n in 1..MAX_PROXIES {
+            assert!(proxies.enter(&n.to_string()));
+        }
+        assert!(!proxies.enter("one too many"));
+    }
+}

@@ -1,0 +1,313 @@
+//! One QEMU from the moment it serves an app.
+
+use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::TryFutureExt;
+use qapi::qmp::{
+    self, MemoryBackendFileProperties, MigrationCapability, MigrationCapabilityStatus,
+    MigrationStatus,
+};
+use rouse_protocol::wake::Outcome;
+use tokio::sync::watch;
+
+use super::args::{MEMORY_ID, Shape};
+use super::{QmpError, Started};
+use crate::vmm::control::Identity;
+use crate::vmm::{Life, Machine, RestoreError, RunRecord, SaveError, VmmIdentity};
+
+/// How long the device state (some 60 KB) may take to be written.
+const SAVE: Duration = Duration::from_secs(20);
+
+/// Gives a pre-started QEMU the life's memory and has it build the machine.
+pub(super) async fn give_memory(
+    started: &Started,
+    shape: &Shape,
+    life: &Life,
+) -> Result<(), QmpError> {
+    let qmp = &started.qmp;
+    let memory = qmp::ObjectOptions::memory_backend_file {
+        id: MEMORY_ID.to_owned(),
+        memory_backend_file: memory_file(shape, &life.memory),
+    };
+    // One burst: QEMU does them in order, and an error of one is an error of the next. Biased, so
+    // that they are sent in order.
+    tokio::try_join!(
+        biased;
+        qmp.execute(qmp::object_add(memory)).map_ok(drop),
+        qmp.execute(qmp::qom_set {
+            path: "/machine".to_owned(),
+            property: "memory-backend".to_owned(),
+            value: MEMORY_ID.into(),
+        })
+        .map_ok(drop),
+        qmp.execute(qmp::x_exit_preconfig {}).map_ok(drop),
+    )?;
+    Ok(())
+}
+
+/// Loads the device state; the guest then stands still where it was saved.
+pub(super) async fn load(
+    started: &Started,
+    state: &Path,
+    timeout: Duration,
+) -> Result<(), RestoreError> {
+    let file = File::open(state)
+        .map_err(|source| RestoreError::State { path: state.to_owned(), source })?;
+    let qmp = &started.qmp;
+    let mut migration = qmp.migration();
+    qmp.execute(capabilities()).await?;
+    qmp.give_fd("state", file.as_fd()).await?;
+    drop(file);
+    qmp.execute(qmp::migrate_incoming {
+        channels: None,
+        exit_on_error: None,
+        uri: Some("fd:state".to_owned()),
+    })
+    .await?;
+    let mut exited = started.process.exited();
+    tokio::select! {
+        end = tokio::time::timeout(timeout, settled(&mut migration)) => match end {
+            Ok(Some(MigrationStatus::completed)) => Ok(()),
+            Ok(status) => Err(RestoreError::Refused(refusal(started, status))),
+            Err(_) => Err(RestoreError::Timeout(timeout)),
+        },
+        _ = exited.wait_for(Option::is_some) => {
+            Err(RestoreError::Refused(refusal(started, None)))
+        }
+    }
+}
+
+/// QEMU's words about a state that it did not take.
+fn refusal(started: &Started, status: Option<MigrationStatus>) -> String {
+    let said = std::fs::read_to_string(started.runtime.join("vmm.log")).unwrap_or_default();
+    format!("{status:?}: {}", said.trim())
+}
+
+/// A QEMU that serves an app.
+#[derive(Debug)]
+pub(super) struct QemuMachine {
+    started: Started,
+    record: RunRecord,
+}
+
+impl QemuMachine {
+    /// A QEMU whose guest stands still, from now on this life's.
+    pub(super) async fn new(
+        started: Started,
+        life: &Life,
+        identity: VmmIdentity,
+        outcome: Outcome,
+    ) -> Result<Self, (Started, QmpError)> {
+        match serve(&started, life, identity, outcome).await {
+            Ok(record) => {
+                let machine = Self { started, record };
+                machine.introduce(life);
+                Ok(machine)
+            }
+            Err(error) => Err((started, error)),
+        }
+    }
+
+    /// A running QEMU of an earlier waker. It holds its locks already.
+    pub(super) async fn adopted(
+        started: Started,
+        life: &Life,
+        record: &RunRecord,
+    ) -> Result<Self, QmpError> {
+        let status = started.qmp.execute(qmp::query_status {}).await?;
+        let mut machine = Self { started, record: record.clone() };
+        machine.introduce(life);
+        // The earlier waker may have stopped in the middle of a sleep.
+        if !status.running {
+            machine.resume().await?;
+        }
+        machine.started.control.tell();
+        Ok(machine)
+    }
+
+    fn introduce(&self, life: &Life) {
+        if let Some(key) = life.key.clone() {
+            let identity = Identity { app: life.app.clone(), generation: life.generation, key };
+            self.started.control.set(identity);
+        }
+    }
+}
+
+#[async_trait]
+impl Machine for QemuMachine {
+    fn record(&self) -> RunRecord {
+        self.record.clone()
+    }
+
+    fn exited(&self) -> watch::Receiver<Option<String>> {
+        self.started.process.exited()
+    }
+
+    async fn resume(&mut self) -> Result<(), QmpError> {
+        self.started.qmp.execute(qmp::cont {}).await?;
+        if self.record.outcome == Outcome::Resumed {
+            self.started.control.tell();
+        }
+        Ok(())
+    }
+
+    async fn save(&mut self, state: &Path) -> Result<(), SaveError> {
+        let qmp = &self.started.qmp;
+        qmp.execute(qmp::stop {}).await?;
+        let write = |source| SaveError::Write { path: state.to_owned(), source };
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(state)
+            .map_err(write)?;
+        let mut migration = qmp.migration();
+        qmp.give_fd("state", file.as_fd()).await?;
+        drop(file);
+        qmp.execute(qmp::migrate {
+            channels: None,
+            detach: None,
+            resume: None,
+            uri: Some("fd:state".to_owned()),
+        })
+        .await?;
+        match tokio::time::timeout(SAVE, settled(&mut migration)).await {
+            Ok(Some(MigrationStatus::completed)) => Ok(()),
+            Ok(status) => {
+                let detail = qmp.execute(qmp::query_migrate {}).await.ok();
+                let detail = detail.and_then(|info| info.error_desc).unwrap_or_default();
+                Err(SaveError::Refused(format!("{status:?} {detail}")))
+            }
+            Err(_) => {
+                // So that a resume finds no save going on.
+                let _ = qmp.execute(qmp::migrate_cancel {}).await;
+                Err(SaveError::Timeout(SAVE))
+            }
+        }
+    }
+
+    async fn finish(self: Box<Self>) -> Result<(), SaveError> {
+        self.started.end().await;
+        Ok(())
+    }
+
+    async fn kill(self: Box<Self>) {
+        self.started.end().await;
+    }
+}
+
+/// Hands over the locks and finds out where the guest is reached.
+async fn serve(
+    started: &Started,
+    life: &Life,
+    identity: VmmIdentity,
+    outcome: Outcome,
+) -> Result<RunRecord, QmpError> {
+    for (n, lock) in life.locks.iter().enumerate() {
+        started.qmp.give_fd(&format!("lock{n}"), lock.as_fd()).await?;
+    }
+    if outcome == Outcome::Cold {
+        started.qmp.execute(capabilities()).await?;
+    }
+    Ok(RunRecord {
+        pid: started.process.pid(),
+        start_ticks: started.process.start_ticks(),
+        generation: life.generation,
+        outcome,
+        endpoint: endpoint(started).await?,
+        runtime: started.runtime.clone(),
+        identity,
+        memory_mib: life.machine.memory_mib,
+        vcpus: life.machine.vcpus,
+    })
+}
+
+/// Waits until a save or a load has come to its end; none when QEMU hung up before.
+async fn settled(
+    migration: &mut watch::Receiver<Option<MigrationStatus>>,
+) -> Option<MigrationStatus> {
+    use MigrationStatus::{cancelled, completed, failed};
+    loop {
+        migration.changed().await.ok()?;
+        let status = migration.borrow_and_update().as_ref().copied();
+        if let Some(completed | failed | cancelled) = status {
+            return status;
+        }
+    }
+}
+
+fn capabilities() -> qmp::migrate_set_capabilities {
+    let on = |capability| MigrationCapabilityStatus { capability, state: true };
+    qmp::migrate_set_capabilities {
+        capabilities: vec![
+            on(MigrationCapability::x_ignore_shared),
+            on(MigrationCapability::events),
+        ],
+    }
+}
+
+/// The host's end of the port forward. User-mode networking listens from QEMU's start, long before
+/// the guest does: that it accepts proves nothing.
+async fn endpoint(started: &Started) -> Result<SocketAddr, QmpError> {
+    const COMMAND: &str = "info usernet";
+    let text = started
+        .qmp
+        .execute(qmp::human_monitor_command { cpu_index: None, command_line: COMMAND.to_owned() })
+        .await?;
+    forward(&text).ok_or(QmpError::Answer { command: COMMAND, detail: text })
+}
+
+fn forward(usernet: &str) -> Option<SocketAddr> {
+    let line = usernet.lines().find(|line| line.contains("TCP[HOST_FORWARD]"))?;
+    let mut fields = line.split_whitespace().skip(2);
+    let (address, port) = (fields.next()?, fields.next()?);
+    Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
+}
+
+/// The life's memory file, mapped shared: what the guest writes goes into it.
+fn memory_file(shape: &Shape, path: &Path) -> MemoryBackendFileProperties {
+    MemoryBackendFileProperties {
+        base: qmp::MemoryBackendProperties {
+            dump: None,
+            host_nodes: None,
+            merge: None,
+            policy: None,
+            // Never populated: a page that the guest does not touch is not read.
+            prealloc: None,
+            prealloc_context: None,
+            prealloc_threads: None,
+            reserve: None,
+            share: Some(true),
+            x_use_canonical_path_for_ramblock_id: None,
+            size: shape.memory_bytes(),
+        },
+        align: None,
+        discard_data: None,
+        offset: None,
+        pmem: None,
+        readonly: None,
+        rom: None,
+        mem_path: path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forward_is_read() {
+        let text = "Hub -1 (net0):\r\n  Protocol[State]    FD  Source Address  Port   Dest. Address  Port RecvQ SendQ\r\n  \
+                    TCP[HOST_FORWARD]   9       127.0.0.1 45199       10.0.2.15  8080     0     0\r\n";
+        assert_eq!(forward(text), Some("127.0.0.1:45199".parse().unwrap()));
+        for bad in ["", "TCP[HOST_FORWARD]", "TCP[HOST_FORWARD] 9 127.0.0.1 99999 x"] {
+            assert_eq!(forward(bad), None);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! QEMU as the VMM: `-M microvm`, QMP, the memory file mapped shared.
+//!
+//! The image *is* the RAM: a consumed `memory.img` is mapped with `share=on`, so guest memory is
+//! never copied, neither at a wake nor at a sleep, and a save (`x-ignore-shared`) writes the
+//! device state alone. The state goes over `fd:`, which every QEMU since 2.x understands.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+mod args;
+mod machine;
+mod pool;
+mod probe;
+mod qmp;
+
+pub use args::{Accelerator, Shape};
+pub use qmp::{Qmp, QmpError};
+
+use self::machine::QemuMachine;
+use self::pool::Pool;
+use super::control::Control;
+use super::process::Process;
+use super::{
+    AdoptError, BootError, Life, Machine, PhaseSink, RestoreError, RunRecord, StartError,
+    Stopwatch, Vmm, VmmIdentity,
+};
+use crate::config::{AcceleratorChoice, MachineConfig, QemuConfig};
+use rouse_protocol::wake::{Outcome, Phase};
+
+/// How long a fresh QEMU may take until it answers on its socket.
+const START: Duration = Duration::from_secs(20);
+
+/// QEMU processes: those that serve apps, and those started before they are needed.
+#[derive(Debug)]
+pub struct Qemu {
+    starter: Arc<Starter>,
+    restore_timeout: Duration,
+    version: OnceCell<String>,
+    accelerator: OnceCell<Accelerator>,
+    pool: Pool,
+}
+
+/// Starts QEMU processes, each in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct Starter {
+    binary: PathBuf,
+    /// Where the directories are made.
+    root: PathBuf,
+    next: AtomicU64,
+    tsc_khz: Option<u64>,
+}
+
+/// A QEMU that answers.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) process: Process,
+    pub(crate) qmp: Qmp,
+    pub(crate) control: Control,
+    pub(crate) runtime: PathBuf,
+}
+
+impl Qemu {
+    /// QEMU with its processes' directories under `root`, which exists. Nothing is started yet.
+    pub fn new(config: &QemuConfig, root: PathBuf, restore_timeout: Duration) -> Self {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let starter = Arc::new(Starter {
+            binary: config.binary.clone(),
+            root,
+            next: AtomicU64::new(0),
+            tsc_khz: args::host_tsc_khz(&cpuinfo),
+        });
+        Self {
+            pool: Pool::new(Arc::clone(&starter), config.pool),
+            starter,
+            restore_timeout,
+            version: OnceCell::new(),
+            accelerator: OnceCell::new_with(match config.accelerator {
+                AcceleratorChoice::Auto => None,
+                AcceleratorChoice::Kvm => Some(Accelerator::Kvm),
+                AcceleratorChoice::Tcg => Some(Accelerator::Tcg),
+            }),
+        }
+    }
+
+    async fn version(&self) -> Result<&str, StartError> {
+        self.version
+            .get_or_try_init(|| async {
+                let program = &self.starter.binary;
+                let output = Command::new(program)
+                    .arg("--version")
+                    .stdin(Stdio::null())
+                    .output()
+                    .await
+                    .map_err(|source| StartError::Spawn { program: program.clone(), source })?;
+                let text = String::from_utf8_lossy(&output.stdout);
+                let line = text.lines().next().unwrap_or_default().trim().to_owned();
+                if output.status.success() && !line.is_empty() {
+                    Ok(line)
+                } else {
+                    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                    Err(StartError::Exited(format!("--version: {}: {said}", output.status)))
+                }
+            })
+            .await
+            .map(String::as_str)
+    }
+
+    /// What runs guests here; where it is not configured, the first call finds out.
+    async fn accelerator(&self, machine: &MachineConfig) -> Accelerator {
+        let find = || async { probe::accelerator(&self.starter, machine).await };
+        *self.accelerator.get_or_init(find).await
+    }
+}
+
+#[async_trait]
+impl Vmm for Qemu {
+    async fn identity(&self, machine: &MachineConfig) -> Result<VmmIdentity, BootError> {
+        let accelerator = self.accelerator(machine).await;
+        Ok(VmmIdentity {
+            kind: "qemu".to_owned(),
+            version: self.version().await?.to_owned(),
+            accelerator: accelerator.as_str().to_owned(),
+            cpu: accelerator.cpu().to_owned(),
+        })
+    }
+
+    async fn boot(&self, life: &Life, sink: PhaseSink<'_>) -> Result<Box<dyn Machine>, BootError> {
+        let identity = self.identity(&life.machine).await?;
+        let mut watch = Stopwatch::start();
+        let shape = Shape::of(&life.machine, self.accelerator(&life.machine).await);
+        let args = |runtime: &Path| {
+            let mut args = args::common(&shape, runtime);
+            let tsc_khz = self.starter.tsc_khz;
+            args.extend(args::boot(&shape, &life.machine, &life.app, &life.memory, tsc_khz));
+            args
+        };
+        let started = self.starter.start(args).await?;
+        sink(watch.lap(Phase::Vmm));
+        let machine = match QemuMachine::new(started, life, identity, Outcome::Cold).await {
+            Ok(machine) => machine,
+            Err((started, error)) => return Err(started.discard(error).await.into()),
+        };
+        sink(watch.lap(Phase::Load));
+        Ok(Box::new(machine))
+    }
+
+    async fn restore(
+        &self,
+        life: &Life,
+        state: &Path,
+        sink: PhaseSink<'_>,
+    ) -> Result<Box<dyn Machine>, RestoreError> {
+        let identity = self.identity(&life.machine).await.map_err(|error| match error {
+            BootError::Start(error) => RestoreError::Start(error),
+            BootError::Command(error) => RestoreError::Command(error),
+        })?;
+        let mut watch = Stopwatch::start();
+        let shape = Shape::of(&life.machine, self.accelerator(&life.machine).await);
+        let started = self.pool.take(shape).await?;
+        if let Err(error) = machine::give_memory(&started, &shape, life).await {
+            return Err(started.discard(error).await.into());
+        }
+        sink(watch.lap(Phase::Vmm));
+        if let Err(error) = machine::load(&started, state, self.restore_timeout).await {
+            return Err(started.discard(error).await);
+        }
+        let machine = match QemuMachine::new(started, life, identity, Outcome::Resumed).await {
+            Ok(machine) => machine,
+            Err((started, error)) => return Err(started.discard(error).await.into()),
+        };
+        sink(watch.lap(Phase::Load));
+        Ok(Box::new(machine))
+    }
+
+    async fn adopt(&self, life: &Life, record: &RunRecord) -> Result<Box<dyn Machine>, AdoptError> {
+        let process = Process::adopt(record.pid, record.start_ticks)
+            .map_err(|_| AdoptError::Gone(record.pid))?;
+        let qmp = Qmp::connect(&args::qmp_socket(&record.runtime)).await?;
+        let agent = args::agent_socket(&record.runtime);
+        let control = Control::connect(&agent)
+            .await
+            .map_err(|source| QmpError::Socket { path: agent.clone(), source })?;
+        let started = Started { process, qmp, control, runtime: record.runtime.clone() };
+        let machine = QemuMachine::adopted(started, life, record).await?;
+        Ok(Box::new(machine))
+    }
+
+    fn prepare(&self, machines: Vec<Arc<MachineConfig>>) {
+        // Before it is known what runs guests here there is nothing to start; the first wake finds out.
+        if let Some(&accelerator) = self.accelerator.get() {
+            self.pool.want(machines.iter().map(|m| Shape::of(m, accelerator)).collect());
+        }
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+impl Started {
+    /// Ends a QEMU that did not do what it should, and passes on why.
+    async fn discard<E>(self, why: E) -> E {
+        self.end().await;
+        why
+    }
+
+    /// Ends the process and waits until it is gone.
+    pub(crate) async fn end(self) {
+        self.process.kill().await;
+        remove(&self.runtime);
+    }
+}
+
+impl Starter {
+    /// Starts a QEMU with `args` for its directory, and returns when it answers.
+    pub(crate) async fn start(
+        &self,
+        args: impl FnOnce(&Path) -> Vec<String>,
+    ) -> Result<Started, StartError> {
+        let runtime = self.directory()?;
+        let started = self.start_in(&runtime, args(&runtime)).await;
+        if started.is_err() {
+            remove(&runtime);
+        }
+        started
+    }
+
+    async fn start_in(&self, runtime: &Path, args: Vec<String>) -> Result<Started, StartError> {
+        let directory = |source| StartError::Directory { path: runtime.to_owned(), source };
+        let spawn = |source| StartError::Spawn { program: self.binary.clone(), source };
+        let log = runtime.join("vmm.log");
+        let stderr = std::fs::File::create(&log).map_err(directory)?;
+        let child = Command::new(&self.binary)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            // Its own group: a Ctrl-C meant for the waker must not end the guests.
+            .process_group(0)
+            .spawn()
+            .map_err(spawn)?;
+        let process = Process::of_child(child).map_err(spawn)?;
+        let record = serde_json::json!({
+            "pid": process.pid(),
+            "start_ticks": process.start_ticks(),
+        });
+        std::fs::write(runtime.join(RECORD), record.to_string()).map_err(directory)?;
+
+        let mut exited = process.exited();
+        let answered = tokio::select! {
+            answered = tokio::time::timeout(START, connect(runtime)) => answered,
+            how = exited.wait_for(Option::is_some) => {
+                let how = how.ok().and_then(|how| how.clone()).unwrap_or_default();
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                return Err(StartError::Exited(format!("{how}: {}", said.trim())));
+            }
+        };
+        match answered {
+            Ok((qmp, control)) => {
+                Ok(Started { process, qmp, control, runtime: runtime.to_owned() })
+            }
+            Err(_) => {
+                process.kill().await;
+                Err(StartError::Timeout(START))
+            }
+        }
+    }
+
+    /// A fresh directory; the sockets in it are for this waker's user only.
+    fn directory(&self) -> Result<PathBuf, StartError> {
+        loop {
+            let n = self.next.fetch_add(1, Ordering::Relaxed);
+            let path = self.root.join(n.to_string());
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(path),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(StartError::Directory { path, source }),
+            }
+        }
+    }
+}
+
+/// The file in a VMM's directory that says which process it is.
+pub(crate) const RECORD: &str = "vmm.json";
+
+async fn connect(runtime: &Path) -> (Qmp, Control) {
+    // QEMU makes its sockets within some 50 ms of its start; nothing tells when.
+    let mut pause = tokio::time::interval(Duration::from_millis(2));
+    loop {
+        pause.tick().await;
+        // The agent's socket is made first, so it is there when QMP answers.
+        if let Ok(qmp) = Qmp::connect(&args::qmp_socket(runtime)).await
+            && let Ok(control) = Control::connect(&args::agent_socket(runtime)).await
+        {
+            return (qmp, control);
+        }
+    }
+}
+
+/// Removes a VMM's directory. What can't be removed is swept up at the next start.
+pub(crate) fn remove(runtime: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(runtime) {
+        tracing::debug!(path = %runtime.display(), %error, "a VMM's directory stays");
+    }
+}
+
+/// Ends what earlier wakers left under `root` and no app uses: `keep` are the directories of adopted
+/// VMs. To be called once, before anything is started.
+pub async fn sweep(root: &Path, keep: &[PathBuf]) -> io::Result<()> {
+    for entry in std::fs::read_dir(root)? {
+        let path = entry?.path();
+        if keep.contains(&path) {
+            continue;
+        }
+        if let Some((pid, ticks)) = recorded(&path)
+            && let Ok(process) = Process::adopt(pid, ticks)
+        {
+            tracing::info!(pid, "ending a VMM that serves no app");
+            process.kill().await;
+        }
+        remove(&path);
+    }
+    Ok(())
+}
+
+fn recorded(runtime: &Path) -> Option<(i32, u64)> {
+    let text = std::fs::read(runtime.join(RECORD)).ok()?;
+    let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    Some((i32::try_from(record["pid"].as_i64()?).ok()?, record["start_ticks"].as_u64()?))
+}
