@@ -24,7 +24,14 @@ async fn two_hundred_visitors_make_one_wake() {
     let after = node.wakes().await;
     assert_eq!(after - wakes, 1.0, "the waker counts one wake");
     let proxy = node.proxy_metrics().await;
-    assert_eq!(proxy.sum("rouse_wake_seconds_count", &[]), 1.0, "the proxy counts one wake");
+    let wakes = |outcome| proxy.sum("rouse_wake_seconds_count", &[("outcome", outcome)]);
+    assert_eq!(wakes("resumed"), 1.0, "the proxy counts one wake");
+    assert_eq!(wakes("cold") + wakes("failed"), 0.0, "and no other: {proxy:?}");
+    assert_eq!(
+        proxy.sum("rouse_holds_total", &[]),
+        proxy.sum("rouse_holds_total", &[("end", "forwarded")]),
+        "every hold ended with its visitor let through: {proxy:?}"
+    );
     assert_eventually!(node.held().await == 0.0, "nobody is held any more");
 }
 
@@ -63,10 +70,12 @@ async fn a_second_crowd_of_an_awake_app_waits_for_nothing() {
     let node = Node::start().await;
     node.get("/").await.expect_status(200);
     let generation = node.generation("hello").await;
+    let wakes = node.wakes().await;
 
     for reply in crowd(node.http(), &Visit::get("/"), 50).await {
         let reply = reply.expect("an awake app answers").expect_status(200);
         assert_eq!(reply.header("rouse-wake"), "", "no wake belongs to this answer");
     }
     assert_eq!(node.generation("hello").await, generation, "it is the same life");
+    assert_eq!(node.wakes().await, wakes, "and nothing was woken");
 }

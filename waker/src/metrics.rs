@@ -1,7 +1,8 @@
 //! What the waker counts. Names and labels are an interface: see README.md.
 
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 use rouse_protocol::wake::{Outcome, PhaseTime};
 
@@ -26,7 +27,7 @@ pub struct Metrics {
     /// `rouse_waker_apps{state}`: apps now.
     apps: IntGaugeVec,
     /// `rouse_waker_vm_exits_total`: VMs that ended by themselves.
-    exits: IntCounterVec,
+    exits: IntCounter,
 }
 
 impl Default for Metrics {
@@ -40,11 +41,12 @@ impl Default for Metrics {
             .buckets(BUCKETS.to_vec());
         let phases = HistogramVec::new(phases, &["phase"]).expect("a valid name");
         let apps = IntGaugeVec::new(Opts::new("rouse_waker_apps", "Apps by state"), &["state"]);
+        let exits = IntCounter::new("rouse_waker_vm_exits_total", "VMs that ended by themselves");
         Self {
             wakes: counter("rouse_waker_wakes_total", "Wakes by how they ended", "outcome"),
             refused: counter("rouse_waker_images_refused_total", "Images not used", "reason"),
             sleeps: counter("rouse_waker_sleeps_total", "Sleeps by how they ended", "end"),
-            exits: counter("rouse_waker_vm_exits_total", "VMs that ended by themselves", "app"),
+            exits: registered(&registry, exits.expect("a valid name")),
             phases: registered(&registry, phases),
             apps: registered(&registry, apps.expect("a valid name")),
             registry,
@@ -78,8 +80,8 @@ impl Metrics {
         self.sleeps.with_label_values(&[end]).inc();
     }
 
-    pub(crate) fn exited(&self, app: &str) {
-        self.exits.with_label_values(&[app]).inc();
+    pub(crate) fn exited(&self) {
+        self.exits.inc();
     }
 
     /// Everything, in Prometheus's text format; `states` are the apps' states now.

@@ -58,8 +58,14 @@ struct Allowed {
 }
 
 impl Allowed {
-    fn admits(&self, peer: Peer) -> bool {
-        peer.0.is_some_and(|c| self.uids.contains(&c.uid()) || self.gids.contains(&c.gid()))
+    fn new(config: &SocketConfig, own: u32) -> Self {
+        let uids = [0, own].into_iter().chain(config.allow_uids.iter().copied()).collect();
+        Self { uids, gids: config.allow_gids.clone() }
+    }
+
+    /// By the effective ids that the kernel tells of the peer, if it does.
+    fn admits(&self, peer: Option<(u32, u32)>) -> bool {
+        peer.is_some_and(|(uid, gid)| self.uids.contains(&uid) || self.gids.contains(&gid))
     }
 }
 
@@ -82,9 +88,7 @@ pub async fn serve(
     registry: Arc<Registry>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let own = nix::unistd::geteuid().as_raw();
-    let uids = [0, own].into_iter().chain(config.allow_uids.iter().copied()).collect();
-    let allowed = Arc::new(Allowed { uids, gids: config.allow_gids.clone() });
+    let allowed = Arc::new(Allowed::new(config, nix::unistd::geteuid().as_raw()));
     let shared = Shared { registry, allowed, stop: stop.clone() };
     let router = Router::new()
         .route("/v1/apps", get(apps))
@@ -113,7 +117,7 @@ async fn check_peer(
     request: Request,
     next: Next,
 ) -> Response {
-    if shared.allowed.admits(peer) {
+    if shared.allowed.admits(peer.0.map(|c| (c.uid(), c.gid()))) {
         return next.run(request).await;
     }
     tracing::warn!(?peer, "refused at the socket");
@@ -358,4 +362,72 @@ fn lines_from<T: Serialize + Send + 'static>(
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (messages, source)))
     });
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use rouse_protocol::app::Generation;
+    use rouse_protocol::signature::AgentKey;
+    use rouse_protocol::wake::{Outcome, Ready, SleepReason};
+    use rouse_protocol::watch::Policy;
+
+    use super::*;
+
+    #[test]
+    fn only_root_ourselves_and_those_configured_are_admitted() {
+        let config =
+            SocketConfig { path: "s".into(), allow_uids: vec![1001], allow_gids: vec![2001] };
+        let allowed = Allowed::new(&config, 1000);
+        for (peer, admitted) in [
+            (Some((0, 0)), true),
+            (Some((1000, 5)), true),
+            (Some((1001, 5)), true),
+            (Some((9, 2001)), true),
+            (Some((1002, 1000)), false),
+            (Some((2001, 1001)), false),
+            (None, false),
+        ] {
+            assert_eq!(allowed.admits(peer), admitted, "{peer:?}");
+        }
+    }
+
+    #[test]
+    fn operators_are_not_shown_keys() {
+        let key = AgentKey::generate();
+        let ready = Ready {
+            endpoint: "127.0.0.1:1".parse().unwrap(),
+            generation: Generation(1),
+            outcome: Outcome::Cold,
+            key: Some(key.clone()),
+        };
+        for state in [
+            AppState::Awake(ready.clone()),
+            AppState::Draining { ready, reason: SleepReason::Idle },
+        ] {
+            let view = AppView {
+                id: "a".parse().unwrap(),
+                hosts: vec![],
+                policy: Policy { idle_ms: 0, hold_deadline_ms: 0, gate_path: "/".into() },
+                generation: Generation(1),
+                since_unix_ms: 0,
+                state,
+            };
+            let text = |view: &AppView| serde_json::to_string(view).unwrap();
+            assert!(text(&view).contains(&String::from(key.clone())));
+            assert!(!text(&public(&view)).contains(&String::from(key.clone())));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_is_never_open_to_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(bind(&path).unwrap());
+        let listener = bind(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        let (_peer, accepted) =
+            tokio::join!(tokio::net::UnixStream::connect(&path), listener.accept());
+        accepted.unwrap();
+    }
 }

@@ -265,7 +265,7 @@ impl Actor {
 
     async fn exited(&mut self, how: String) {
         tracing::warn!(app = %self.config.id, how, "its VM has ended");
-        self.node.metrics.exited(self.config.id.as_str());
+        self.node.metrics.exited();
         self.exit_told = true;
         self.event(Event::VmExited { detail: how }).await;
     }
