@@ -1,5 +1,6 @@
 //! The operators' own listener: metrics, health, holds.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,10 +9,16 @@ use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use rouse_proxy::Rouse;
 use serde::Serialize;
+use tokio::net::TcpStream;
 
 pub(crate) struct Admin {
     pub(crate) rouse: Rouse,
+    /// Where visitors come in.
+    pub(crate) http: Vec<SocketAddr>,
 }
+
+/// How long our own listener may take to accept, for `/healthz`.
+const ACCEPT: Duration = Duration::from_secs(1);
 
 /// One app in `/holds`.
 #[derive(Serialize)]
@@ -37,7 +44,10 @@ impl ServeHttp for Admin {
                 let kind = "text/plain; version=0.0.4; charset=utf-8";
                 text(StatusCode::OK, kind, self.rouse.metrics().into())
             }
-            "/healthz" => text(StatusCode::OK, "text/plain", "ok\n".into()),
+            "/healthz" => match self.accepts().await {
+                Ok(()) => text(StatusCode::OK, "text/plain", "ok\n".into()),
+                Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", why.into_bytes()),
+            },
             "/holds" => text(StatusCode::OK, "application/json", self.holds()),
             _ => text(StatusCode::NOT_FOUND, "text/plain", "/metrics /healthz /holds\n".into()),
         }
@@ -45,6 +55,20 @@ impl ServeHttp for Admin {
 }
 
 impl Admin {
+    /// Whether visitors can come in: this listener may be up before theirs are, and outlives them
+    /// when the server goes down.
+    async fn accepts(&self) -> Result<(), String> {
+        for address in &self.http {
+            let tried = tokio::time::timeout(ACCEPT, TcpStream::connect(address)).await;
+            match tried {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(format!("{address}: {error}\n")),
+                Err(_) => return Err(format!("{address}: does not accept\n")),
+            }
+        }
+        Ok(())
+    }
+
     fn holds(&self) -> Vec<u8> {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         let row = |app: rouse_gate::Status| Row {

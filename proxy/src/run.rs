@@ -54,7 +54,10 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     }
     server.add_service(service);
     if let Some(address) = config.admin {
-        let mut service = Service::new("admin".to_owned(), Admin { rouse: rouse.clone() });
+        let mut service = Service::new(
+            "admin".to_owned(),
+            Admin { rouse: rouse.clone(), http: config.http.clone() },
+        );
         service.threads = Some(1);
         service.add_tcp(&address.to_string());
         server.add_service(service);

@@ -91,4 +91,8 @@ async fn an_app_that_cannot_wake_fails_and_is_then_parked() {
     }
     let again = node.wakes().await;
     assert_eq!(again, tried, "a parked app is not tried again");
+
+    node.client().clear(&"hello".parse().unwrap()).await.expect("an operator clears it");
+    assert_ours(&node.get("/").await, 503, "wake-failed");
+    assert!(node.wakes().await > again, "a cleared app is tried again");
 }

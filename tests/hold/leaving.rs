@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rouse_protocol::watch::AppState;
-use rouse_tests::{App, Binaries, Node, Raw, Visit, assert_eventually};
+use rouse_tests::{App, Binaries, Hold, Node, Raw, Visit, assert_eventually};
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_secs(600);
@@ -49,10 +49,19 @@ async fn leaving_with_an_unread_body_frees_the_slot() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_app_refuses_at_once_and_takes_again_when_one_leaves() {
+    refuses_when_full(|hold| hold.per_app = 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_proxy_refuses_at_once_and_takes_again_when_one_leaves() {
+    refuses_when_full(|hold| hold.total = 3).await;
+}
+
+async fn refuses_when_full(limit: impl FnOnce(&mut Hold)) {
     let binaries = Binaries::find();
     let node = Node::builder(&binaries)
         .app(App::hello(&binaries))
-        .proxy(|proxy| proxy.hold.per_app = 3)
+        .proxy(|proxy| limit(&mut proxy.hold))
         .start()
         .await;
     node.wake("hello").await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rouse_protocol::signature::{HEADER_PREFIX, NONCE_HEADER};
-use rouse_tests::{Echo, Node, Reply, Visit, assert_eventually, sha256};
+use rouse_tests::{App, Binaries, Echo, Node, Reply, Visit, assert_eventually, sha256};
 
 /// Longer than the agent needs to say that the app is down, and the proxy to hold for it.
 const A_WHILE: Duration = Duration::from_secs(6);
@@ -93,6 +93,28 @@ async fn a_small_post_to_a_down_app_arrives_once() {
     );
     assert_eq!(echo.seen, 1, "and once");
     assert_eq!(node.generation("hello").await, generation, "no VM was woken for it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_agent_any_answer_of_the_app_is_the_proof() {
+    let binaries = Binaries::find();
+    let mut app = App::hello(&binaries).cold();
+    app.vm.agent = false;
+    app.vm.cmdline = "rouse.agent=no".into();
+    let node = Node::builder(&binaries).app(app).start().await;
+
+    let reply = node.get("/counter").await.expect_status(200);
+    assert_eq!(reply.header("rouse-wake"), "cold", "it had never been awake: {reply:?}");
+    node.sleep("hello").await;
+    let reply = node.get("/status/502").await;
+    assert_eq!(reply.status, 502, "the app's own error is an answer: {reply:?}");
+    assert_eq!(
+        reply.header("rouse-wake"),
+        "resumed",
+        "and the first one after the wake: {reply:?}"
+    );
+    let counter = node.get("/counter").await.expect_status(200);
+    assert!(counter.text().contains("\"counter\":2"), "memory went on: {counter:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

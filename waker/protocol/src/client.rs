@@ -88,6 +88,12 @@ impl Client {
         self.json::<_, serde_json::Value>(Method::POST, &path, Some(agreement)).await.map(drop)
     }
 
+    /// Frees a parked `app`, and forgets the failures of one that is backing off.
+    pub async fn clear(&self, app: &AppId) -> Result<(), ClientError> {
+        let path = format!("/v1/apps/{app}/clear");
+        self.json::<(), serde_json::Value>(Method::POST, &path, None).await.map(drop)
+    }
+
     /// All apps, without their keys.
     pub async fn apps(&self) -> Result<Vec<AppView>, ClientError> {
         self.json(Method::GET, "/v1/apps", None::<&()>).await

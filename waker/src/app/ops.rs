@@ -195,6 +195,9 @@ pub(super) async fn save(mut machine: Box<dyn Machine>, state: PathBuf) -> Done 
 /// Sets a guest going whose sleep is off.
 pub(super) async fn resume(mut machine: Box<dyn Machine>) -> Done {
     let result = machine.resume().await.map_err(|e| e.to_string());
+    if let Err(error) = &result {
+        tracing::error!(error, "a guest whose sleep is off could not be set going");
+    }
     Done::Resumed(machine, result)
 }
 

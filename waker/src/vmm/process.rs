@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::net::unix::pipe::Receiver;
@@ -64,6 +64,11 @@ impl Process {
     /// Its pid.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// What holds it.
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
     /// When it started, in clock ticks after boot.

@@ -33,9 +33,10 @@ impl Accelerator {
     pub fn cpu(self) -> &'static str {
         match self {
             Self::Kvm => "host",
-            // The timer of the local APIC goes on in deep idle (`arat`): with a reliable TSC that is
-            // what the kernel needs to stop its tick when nothing runs.
-            Self::Tcg => "qemu64,+arat",
+            // `arat`: the timer of the local APIC goes on in deep idle; with a reliable TSC that is
+            // what the kernel needs to stop its tick when nothing runs. `rdrand`: without it nothing
+            // feeds the kernel's pool at boot, and whoever asks for randomness waits for ever.
+            Self::Tcg => "qemu64,+arat,+rdrand",
         }
     }
 }

@@ -17,12 +17,15 @@ use rouse_protocol::wake::Outcome;
 use tokio::sync::watch;
 
 use super::args::{MEMORY_ID, Shape};
-use super::{QmpError, Started};
+use super::{Qmp, QmpError, Started};
 use crate::vmm::control::Identity;
 use crate::vmm::{Life, Machine, RestoreError, RunRecord, SaveError, VmmIdentity};
 
 /// How long the device state (some 60 KB) may take to be written.
 const SAVE: Duration = Duration::from_secs(20);
+
+/// Between two looks whether QEMU has finalized a save, which takes about as long.
+const FINALIZE: Duration = Duration::from_millis(1);
 
 /// Gives a pre-started QEMU the life's memory and has it build the machine.
 pub(super) async fn give_memory(
@@ -120,11 +123,11 @@ impl QemuMachine {
         life: &Life,
         record: &RunRecord,
     ) -> Result<Self, QmpError> {
-        let status = started.qmp.execute(qmp::query_status {}).await?;
+        let status = finalized(&started.qmp).await?;
         let mut machine = Self { started, record: record.clone() };
         machine.introduce(life);
         // The earlier waker may have stopped in the middle of a sleep.
-        if !status.running {
+        if status != qmp::RunState::running {
             machine.resume().await?;
         }
         machine.started.control.tell();
@@ -177,13 +180,18 @@ impl Machine for QemuMachine {
             uri: Some("fd:state".to_owned()),
         })
         .await?;
-        match tokio::time::timeout(SAVE, settled(&mut migration)).await {
-            Ok(Some(MigrationStatus::completed)) => Ok(()),
-            Ok(status) => {
-                let detail = qmp.execute(qmp::query_migrate {}).await.ok();
-                let detail = detail.and_then(|info| info.error_desc).unwrap_or_default();
-                Err(SaveError::Refused(format!("{status:?} {detail}")))
+        let saved = async {
+            match settled(&mut migration).await {
+                Some(MigrationStatus::completed) => Ok(finalized(qmp).await.map(drop)?),
+                status => {
+                    let detail = qmp.execute(qmp::query_migrate {}).await.ok();
+                    let detail = detail.and_then(|info| info.error_desc).unwrap_or_default();
+                    Err(SaveError::Refused(format!("{status:?} {detail}")))
+                }
             }
+        };
+        match tokio::time::timeout(SAVE, saved).await {
+            Ok(result) => result,
             Err(_) => {
                 // So that a resume finds no save going on.
                 let _ = qmp.execute(qmp::migrate_cancel {}).await;
@@ -239,6 +247,18 @@ async fn settled(
         if let Some(completed | failed | cancelled) = status {
             return status;
         }
+    }
+}
+
+/// The guest's run state, once a save that is complete is finalized too: QEMU says `completed` a
+/// moment before its migration thread is done, and until then refuses to let the guest go on.
+async fn finalized(qmp: &Qmp) -> Result<qmp::RunState, QmpError> {
+    loop {
+        let status = qmp.execute(qmp::query_status {}).await?.status;
+        if status != qmp::RunState::finish_migrate {
+            return Ok(status);
+        }
+        tokio::time::sleep(FINALIZE).await;
     }
 }
 

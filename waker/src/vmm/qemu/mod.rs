@@ -16,6 +16,7 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 mod args;
+mod backlog;
 mod machine;
 mod pool;
 mod probe;
@@ -265,6 +266,9 @@ impl Starter {
         };
         match answered {
             Ok((qmp, control)) => {
+                if let Err(error) = backlog::lengthen(process.pid(), process.pidfd()) {
+                    tracing::warn!(%error, "QEMU's short queue stays: a crowd may wait long for it");
+                }
                 Ok(Started { process, qmp, control, runtime: runtime.to_owned() })
             }
             Err(_) => {
