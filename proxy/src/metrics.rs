@@ -128,6 +128,9 @@ impl Metrics {
         for end in HoldEnd::ALL {
             metrics.holds_ended.with_label_values(&[end.as_str()]);
         }
+        for outcome in ["resumed", "cold", "awake", "failed"] {
+            metrics.wake.with_label_values(&[outcome]);
+        }
         for phase in Phase::ALL {
             metrics.phase.with_label_values(&[phase.as_str()]);
         }

@@ -281,8 +281,8 @@ impl Rouse {
     /// In `error_while_proxy`: whether the request may be sent again.
     ///
     /// After a signed *down* it may, since the app never saw it, if its body is still here. After
-    /// anything else only if the method is idempotent, no answer has begun, and the connection was
-    /// an old one or this is the first time.
+    /// anything else only if the method is idempotent, no answer has begun, and it is the first time;
+    /// the third, where the connection was an old one that the app may just have closed.
     pub fn error_while_proxy(
         &self,
         peer: &HttpPeer,
@@ -309,7 +309,8 @@ impl Rouse {
             && session.req_header().method.is_idempotent()
             && !truncated
             && !visit.answered
-            && (client_reused || !std::mem::replace(&mut visit.resent, true));
+            && visit.resent < if client_reused { 3 } else { 1 };
+        visit.resent = visit.resent.saturating_add(u8::from(again));
         error.set_retry(again);
         error
     }

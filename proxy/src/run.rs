@@ -18,6 +18,9 @@ use crate::service::Proxy;
 
 /// How often a drain looks whether everybody is through.
 const LOOK: Duration = Duration::from_millis(20);
+/// For how long nobody must be there before the process ends: a request that was just accepted is
+/// not counted yet, and an answer that is through here may still have to leave the kernel's hands.
+const QUIET: Duration = Duration::from_millis(250);
 /// How many upstream connections may lie unused.
 const POOL: usize = 1024;
 
@@ -83,6 +86,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
 
 fn drain(rouse: &Rouse, incoming: &mpsc::Receiver<Event>, grace: Duration) {
     let end = Instant::now() + grace;
+    let mut quiet_since = None;
     loop {
         match incoming.recv_timeout(LOOK) {
             Ok(Event::Stopping) => {}
@@ -90,10 +94,10 @@ fn drain(rouse: &Rouse, incoming: &mpsc::Receiver<Event>, grace: Duration) {
             Err(RecvTimeoutError::Timeout) => {}
         }
         let there: u64 = rouse.gate().status().iter().map(|app| app.in_flight).sum();
-        if there == 0 || Instant::now() >= end {
+        quiet_since = quiet_since.filter(|_| there == 0).or((there == 0).then(Instant::now));
+        let quiet = quiet_since.is_some_and(|since| since.elapsed() >= QUIET);
+        if quiet || Instant::now() >= end {
             tracing::info!(there, "drained");
-            // A response that is through here may still have to leave the kernel's hands.
-            std::thread::sleep(LOOK);
             return;
         }
     }

@@ -16,8 +16,8 @@ pub struct Visit {
     pub(crate) down: bool,
     /// The app's response header has come.
     pub(crate) answered: bool,
-    /// It was sent again once after a connection broke before one byte.
-    pub(crate) resent: bool,
+    /// How often it was sent again after a connection broke before one byte.
+    pub(crate) resent: u8,
     /// The error of ours that is the answer.
     pub(crate) answer: Option<Answer>,
 }
@@ -31,7 +31,7 @@ impl Visit {
             nonce: None,
             down: false,
             answered: false,
-            resent: false,
+            resent: 0,
             answer: None,
         }
     }

@@ -17,6 +17,7 @@ fn machine() -> MachineConfig {
         cmdline: String::new(),
         port: 8080,
         agent: true,
+        outbound: false,
         gate_path: "/".into(),
     }
 }

@@ -106,6 +106,8 @@ pub enum Event {
         proxy: String,
         /// The life it speaks of.
         generation: Generation,
+        /// Which [`Lifecycle::question`] it answers.
+        question: u64,
         /// Whether the app may sleep.
         agree: bool,
     },
@@ -208,12 +210,13 @@ pub struct Lifecycle {
     generation: Generation,
     failures: u32,
     sleeps: u64,
+    questions: u64,
 }
 
 impl Lifecycle {
     /// An app without a VM; `generation` is its newest life so far.
     pub fn asleep(limits: Limits, generation: Generation) -> Self {
-        Self { limits, state: State::Asleep, generation, failures: 0, sleeps: 0 }
+        Self { limits, state: State::Asleep, generation, failures: 0, sleeps: 0, questions: 0 }
     }
 
     /// An app whose VM of `generation` was adopted.
@@ -229,6 +232,11 @@ impl Lifecycle {
     /// The newest life there has been.
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// The number of the newest question to the proxies whether it may sleep.
+    pub fn question(&self) -> u64 {
+        self.questions
     }
 
     /// When [`Event::Tick`] is due, if at all.
@@ -247,14 +255,16 @@ impl Lifecycle {
             Event::Sleep { reason, generation, proxies } => {
                 self.sleep(now, reason, generation, proxies)
             }
-            Event::Agreement { proxy, generation, agree } if generation == self.generation => {
+            Event::Agreement { proxy, generation, question, agree }
+                if generation == self.generation && question == self.questions =>
+            {
                 if agree {
                     self.agreed(&proxy)
                 } else {
                     self.disagreed(&proxy, SleepRefusal::Busy)
                 }
             }
-            // Of a life that has ended.
+            // Of a life that has ended, or to a question that was withdrawn.
             Event::Agreement { .. } => vec![],
             Event::ProxyGone { proxy } => self.disagreed(&proxy, SleepRefusal::NoAgreement),
             Event::Saved(result) => self.saved(result),
@@ -353,6 +363,7 @@ impl Lifecycle {
             State::Awake | State::Draining { .. } if ours && proxies.is_empty() => self.save(),
             State::Awake if ours => {
                 let until = now + self.limits.agreement;
+                self.questions += 1;
                 self.state = State::Draining { reason, waiting: proxies, until };
                 vec![]
             }

@@ -105,6 +105,7 @@ impl World {
     fn make(&mut self, what: Move) -> bool {
         let proxy = |i: usize| PROXIES[i].to_owned();
         let generation = self.app.generation();
+        let question = self.app.question();
         let event = match what {
             Move::Visit => {
                 self.visitors += 1;
@@ -119,11 +120,16 @@ impl World {
                     proxies: PROXIES.iter().filter(|_| watched).map(ToString::to_string).collect(),
                 }
             }
-            Move::Agree(i) => Event::Agreement { proxy: proxy(i), generation, agree: true },
-            Move::AgreeToOther => {
-                Event::Agreement { proxy: proxy(0), generation: generation.next(), agree: true }
+            Move::Agree(i) => {
+                Event::Agreement { proxy: proxy(i), generation, question, agree: true }
             }
-            Move::Disagree(i) => Event::Agreement { proxy: proxy(i), generation, agree: false },
+            Move::AgreeToOther => {
+                let generation = generation.next();
+                Event::Agreement { proxy: proxy(0), generation, question, agree: true }
+            }
+            Move::Disagree(i) => {
+                Event::Agreement { proxy: proxy(i), generation, question, agree: false }
+            }
             Move::Gone(i) => Event::ProxyGone { proxy: proxy(i) },
             Move::Done => match self.finish(true) {
                 Some(event) => event,
@@ -394,6 +400,31 @@ fn failures_are_remembered_and_park_the_app() {
     );
     app.step(now, 0.0, Event::Clear);
     assert_eq!(app.step(now, 0.0, Event::Wake), [Effect::StartWake]);
+}
+
+#[test]
+fn an_answer_to_a_withdrawn_question_counts_for_nothing() {
+    let now = Instant::now();
+    let mut app = Lifecycle::asleep(LIMITS, Generation(0));
+    woken(&mut app, now);
+    let ask = |app: &mut Lifecycle| {
+        let proxies = ["p".to_owned()].into();
+        let reason = SleepReason::Operator;
+        app.step(now, 0.0, Event::Sleep { reason, generation: None, proxies });
+        app.question()
+    };
+    let yes = |question| Event::Agreement {
+        proxy: "p".into(),
+        generation: Generation(1),
+        question,
+        agree: true,
+    };
+    let first = ask(&mut app);
+    app.step(now, 0.0, Event::Wake);
+    let second = ask(&mut app);
+    assert_eq!(app.step(now, 0.0, yes(first)), []);
+    assert!(matches!(app.state(), State::Draining { .. }));
+    assert_eq!(app.step(now, 0.0, yes(second)), [Effect::Save]);
 }
 
 #[test]

@@ -297,9 +297,12 @@ impl Watcher {
                         self.told.remove(&id);
                         self.send(WatchEvent::Removed { id }).await?;
                     }
-                    // Too slow for all that happens: the newest of each app is enough.
-                    Ok(Err(broadcast::error::RecvError::Lagged(_))) => self.everything().await?,
-                    Ok(Err(broadcast::error::RecvError::Closed)) => return Err(HungUp),
+                    // Too slow for all that happens: who comes again gets a whole picture, with
+                    // what was removed gone from it.
+                    Ok(Err(error)) => {
+                        tracing::warn!(name = self.name, %error, "a watch ends");
+                        return Err(HungUp);
+                    }
                     Err(_) => self.send(WatchEvent::Alive).await?,
                 }
             }
@@ -402,7 +405,7 @@ mod tests {
         };
         for state in [
             AppState::Awake(ready.clone()),
-            AppState::Draining { ready, reason: SleepReason::Idle },
+            AppState::Draining { ready, reason: SleepReason::Idle, question: 1 },
         ] {
             let view = AppView {
                 id: "a".parse().unwrap(),

@@ -24,6 +24,9 @@ use crate::outside::{Dialer, Upstream};
 use crate::refusal::Refusal;
 use crate::times::WakeTimes;
 
+/// How far apart the watch and the answer to a wake, on two connections, may reach us.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// An app as this proxy knows it.
 pub struct App {
     id: AppId,
@@ -252,6 +255,17 @@ impl App {
         inner.era.add_permits(at_once.min(Semaphore::MAX_PERMITS));
     }
 
+    /// Lets `at_once` more of the held through; false when the gate is not open or nobody is held.
+    pub(crate) fn let_more_through(&self, at_once: usize) -> bool {
+        let inner = self.lock();
+        let open = matches!(inner.gate, State::Open(_));
+        let waited_for = open && self.holds.load(Ordering::Relaxed) > 0;
+        if waited_for && inner.era.available_permits() == 0 {
+            inner.era.add_permits(at_once.min(Semaphore::MAX_PERMITS));
+        }
+        waited_for
+    }
+
     /// The wake `attempt` failed: so do all who waited for it. The next visitor starts another.
     pub(crate) fn fail(&self, attempt: u64, refusal: Refusal) {
         let mut inner = self.lock();
@@ -352,9 +366,13 @@ impl App {
     /// Returns when the waker says that `generation` is over.
     pub(crate) async fn over(&self, generation: Generation) {
         let mut known = self.known.subscribe();
+        // What was said just before may be older than our `ready`; what still stands a while later
+        // is not.
         known.mark_unchanged();
-        // Only what is said from now on: what was said before may be older than our `ready`.
-        while known.changed().await.is_ok() {
+        loop {
+            if let Ok(Err(_)) = tokio::time::timeout(SETTLED, known.changed()).await {
+                return;
+            }
             if known.borrow_and_update().ends(generation) {
                 return;
             }

@@ -86,7 +86,7 @@ impl Slot<'_> {
         if self.gate.stopping.is_cancelled() {
             return Err(Refusal::Stopping);
         }
-        // Only while the waker can tell us otherwise: after a clear it does so at once.
+        // Only while the waker can tell us otherwise: after a clear it does.
         if let AppState::Parked { detail } = self.app.known().state
             && self.gate.connected()
         {

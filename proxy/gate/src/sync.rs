@@ -75,12 +75,14 @@ async fn watch(
                 }
             }
             WatchEvent::Synced => {
-                let told = told.take().unwrap_or_default();
-                let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
-                    apps.into_iter().partition(|(id, _)| told.contains(id));
-                apps = kept;
-                gate.set_apps(apps.clone());
-                gone.values().for_each(|app| app.remove());
+                // Only the first ends a picture; who was not in it is gone.
+                if let Some(told) = told.take() {
+                    let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
+                        apps.into_iter().partition(|(id, _)| told.contains(id));
+                    apps = kept;
+                    gate.set_apps(apps.clone());
+                    gone.values().for_each(|app| app.remove());
+                }
                 gate.set_connected(true);
                 gate.set_synced();
                 *pause = MIN_PAUSE;
@@ -100,8 +102,10 @@ fn learn(
 ) -> bool {
     let now = Instant::now();
     let AppView { id, hosts, policy, generation, since_unix_ms: _, state } = view;
-    let question = match &state {
-        AppState::Draining { ready, reason } => Some((ready.generation, *reason)),
+    let asked = match &state {
+        AppState::Draining { ready, reason, question } => {
+            Some((ready.generation, *reason, *question))
+        }
         _ => None,
     };
     let known = Known { state, generation };
@@ -117,10 +121,10 @@ fn learn(
             (app, true)
         }
     };
-    if let Some((generation, reason)) = question {
+    if let Some((generation, reason, question)) = asked {
         let agree = app.may_sleep(generation, reason, now);
         tracing::debug!(app = %id, %generation, agree, "asked whether it may sleep");
-        let agreement = Agreement { proxy: gate.name.clone(), generation, agree };
+        let agreement = Agreement { proxy: gate.name.clone(), generation, question, agree };
         let waker = waker.clone();
         gate.spawn(async move {
             if let Err(error) = waker.agree(&id, &agreement).await {

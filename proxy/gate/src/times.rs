@@ -24,8 +24,9 @@ pub struct WakeTimes {
     pub ready: Instant,
     /// The verdict was `serving`.
     pub serving: Instant,
-    /// The part of the gate's time that was our own: the wait before the probe that succeeded, and
-    /// from the first byte of its answer to the verdict.
+    /// The part of the gate's time that was our own: the wait on the schedule before the probe that
+    /// succeeded, and from the first byte of its answer to the verdict. A guest that is silent for
+    /// so long that a second probe goes out beside the first is the guest's time.
     pub gate_own: Duration,
     phases: [Duration; 5],
     told: AtomicBool,

@@ -1,6 +1,7 @@
 //! One wake, from the first visitor to an open gate. It belongs to the gate: visitors come and go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rouse_protocol::client::ClientError;
 use rouse_protocol::wake::{PhaseTime, Ready, WakeEvent};
@@ -16,6 +17,9 @@ use crate::times::WakeTimes;
 
 /// How often one wake calls the waker again because the VM that it got went away before it served.
 const CALLS: u32 = 3;
+
+/// How long those let through hold up the next.
+const PACE: Duration = Duration::from_secs(1);
 
 /// More lines than any waker has to say about one wake.
 const MAX_PHASES: usize = 64;
@@ -42,6 +46,7 @@ pub(crate) async fn run(gate: Arc<Gate>, app: Arc<App>, attempt: u64) {
                 Instant::now(),
             );
             attempt.end = None;
+            gate.spawn(pace(gate.clone(), app.clone()));
             gate.observer.wake_ended(WakeEnd::Serving(&times), began.elapsed());
             let took = began.elapsed();
             tracing::info!(app = %app.id(), generation = %ready.generation, outcome = ready.outcome.as_str(), ?took, "serves");
@@ -50,6 +55,17 @@ pub(crate) async fn run(gate: Arc<Gate>, app: Arc<App>, attempt: u64) {
             gate.observer.wake_ended(WakeEnd::Refused(&refusal), began.elapsed());
             tracing::warn!(app = %app.id(), "wake failed: {refusal}");
             attempt.end = Some(refusal);
+        }
+    }
+}
+
+/// Lets more of the held through while those before them are not answered yet: an app that serves
+/// may well be slow to answer some (long polls, uploads), and the others do not wait for these.
+async fn pace(gate: Arc<Gate>, app: Arc<App>) {
+    loop {
+        tokio::time::sleep(PACE).await;
+        if !app.let_more_through(gate.limits.release_at_once) {
+            return;
         }
     }
 }

@@ -47,7 +47,7 @@ async fn two_hundred_visitors_are_one_wake() {
 
 #[tokio::test]
 async fn whoever_leaves_frees_its_place_and_nobody_elses_wake() {
-    let world = World::with("", |plan| plan.wake = Wake::Runs(Duration::from_secs(2))).await;
+    let world = World::with("", |plan| plan.wake = Wake::Runs(Duration::from_secs(6))).await;
     let first = visitor(&world).await;
     eventually("the first is held", async || world.proxy.holds().await == 1).await;
     let mut others = Vec::new();
@@ -72,7 +72,7 @@ async fn whoever_leaves_frees_its_place_and_nobody_elses_wake() {
 
 #[tokio::test]
 async fn a_pipelined_request_survives_the_hold() {
-    let world = World::with("", |plan| plan.wake = Wake::Runs(Duration::from_millis(200))).await;
+    let world = World::with("", |plan| plan.wake = Wake::Runs(Duration::from_secs(4))).await;
     let mut stream = client::connect(world.proxy.http).await;
     let first = "GET /1 HTTP/1.1\r\nHost: hello.test\r\n\r\n";
     client::send(&mut stream, first, &[]).await;
@@ -107,7 +107,7 @@ async fn an_idle_app_is_put_to_sleep_and_its_connections_with_it() {
 async fn what_is_in_flight_keeps_an_app_awake() {
     let world = World::new("").await;
     assert_eq!(world.get("/").await.status, 200);
-    world.guest.script([Act::Slow(Duration::from_millis(500))]);
+    world.guest.script([Act::Slow(Duration::from_secs(5))]);
     let mut slow = visitor(&world).await;
     eventually("it is there", async || world.proxy.app().await["in_flight"] == 1).await;
     assert_eq!(world.waker.sleep().await, Err("busy"));
@@ -144,7 +144,7 @@ async fn going_down_lets_holds_go_and_finishes_what_is_in_flight() {
 
     let mut world = World::new("[server]\ngrace_seconds = 20\n").await;
     assert_eq!(world.get("/").await.status, 200);
-    world.guest.script([Act::Slow(Duration::from_millis(700))]);
+    world.guest.script([Act::Slow(Duration::from_secs(5))]);
     let mut slow = visitor(&world).await;
     eventually("it is there", async || world.proxy.app().await["in_flight"] == 1).await;
     world.proxy.terminate().await;
@@ -170,7 +170,7 @@ async fn a_bad_configuration_is_refused_before_anything_binds() {
     assert_eq!(output.status.code(), Some(64));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("proxy.toml:2: [listen] htpp: unknown key; did you mean \"http\"?"),
+        said.contains("proxy.toml:2: unknown key `listen.htpp`; did you mean `http`?"),
         "{said}"
     );
     std::fs::write(&file, "[listen]\nhttp = [\"127.0.0.1:1\"]\n[waker]\nsocket = \"s\"\n").unwrap();

@@ -179,7 +179,7 @@ impl Shared {
         let mut agreed = self.agreed.subscribe();
         self.agreed.send_replace(None);
         agreed.mark_unchanged();
-        self.tell(AppState::Draining { ready: ready.clone(), reason });
+        self.tell(AppState::Draining { ready: ready.clone(), reason, question: 1 });
         let mut view = self.view.subscribe();
         let answer = tokio::select! {
             agree = async { agreed.wait_for(Option::is_some).await.is_ok_and(|a| *a == Some(true)) } => agree,

@@ -18,7 +18,8 @@ use crate::app::{AppId, Generation};
 pub const AGENT_HEADER: &str = "rouse-agent";
 /// Request header: the nonce that the agent's signature must cover.
 pub const NONCE_HEADER: &str = "rouse-nonce";
-/// Response header on the first answers after a wake: `resumed`, `cold` or `joined`.
+/// Response header on the first answers after a wake: `resumed`, `cold`, `joined`, or `awake`
+/// when the VM turned out to run already.
 pub const WAKE_HEADER: &str = "rouse-wake";
 /// Response header on every error of ours: its code.
 pub const ERROR_HEADER: &str = "rouse-error";

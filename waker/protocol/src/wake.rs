@@ -262,6 +262,8 @@ pub struct Agreement {
     pub proxy: String,
     /// The life it speaks of.
     pub generation: Generation,
+    /// The question that it answers.
+    pub question: u64,
     /// Its gate is closed and nothing is in flight; or else the app must stay awake.
     pub agree: bool,
 }

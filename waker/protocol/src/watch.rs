@@ -25,6 +25,9 @@ pub enum AppState {
         ready: Ready,
         /// Who wants it to sleep.
         reason: SleepReason,
+        /// The number of this question, for the answer: an answer that comes late must not be
+        /// taken for one to the next question.
+        question: u64,
     },
     /// The VM stands still and is being saved.
     Snapshotting,
@@ -134,7 +137,7 @@ mod tests {
             AppState::Asleep,
             AppState::Waking,
             AppState::Awake(ready.clone()),
-            AppState::Draining { ready, reason: SleepReason::Idle },
+            AppState::Draining { ready, reason: SleepReason::Idle, question: 3 },
             AppState::Snapshotting,
             AppState::Failed { detail: "x".into(), retry_after_ms: 1 },
             AppState::Parked { detail: "x".into() },

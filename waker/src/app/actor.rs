@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rouse_protocol::app::Generation;
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{
-    FailureCode, Outcome, PhaseTime, Ready, SleepReason, SleepRefusal, SleepReport, SleepRequest,
-    WakeEvent, WakeFailure,
+    Agreement, FailureCode, Outcome, PhaseTime, Ready, SleepReason, SleepRefusal, SleepReport,
+    SleepRequest, WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -211,8 +211,8 @@ impl Actor {
             Command::Wake(events) => self.wake(events).await,
             Command::Sleep(request, reply) => self.sleep(request, reply).await,
             Command::Agreement(a) => {
-                let (proxy, generation, agree) = (a.proxy, a.generation, a.agree);
-                self.event(Event::Agreement { proxy, generation, agree }).await;
+                let Agreement { proxy, generation, question, agree } = a;
+                self.event(Event::Agreement { proxy, generation, question, agree }).await;
             }
             Command::ProxyGone(proxy) => self.event(Event::ProxyGone { proxy }).await,
             Command::Configure(config) => {
@@ -559,7 +559,8 @@ impl Actor {
         match (self.lifecycle.state(), &self.ready) {
             (State::Awake, Some(ready)) => AppState::Awake(ready.clone()),
             (State::Draining { reason, .. }, Some(ready)) => {
-                AppState::Draining { ready: ready.clone(), reason: *reason }
+                let question = self.lifecycle.question();
+                AppState::Draining { ready: ready.clone(), reason: *reason, question }
             }
             (State::Awake | State::Draining { .. } | State::Waking, _) => AppState::Waking,
             (

@@ -42,6 +42,8 @@ pub struct MachineConfig {
     pub port: u16,
     /// The guest runs our agent, which fronts that port.
     pub agent: bool,
+    /// The guest may open connections: to the world, and also to this host's loopback.
+    pub outbound: bool,
     /// What the gate asks the agent for.
     pub gate_path: String,
 }
@@ -136,6 +138,7 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
         let cmdline = t.optional_as("cmdline", String::new(), kernel_words);
         let port = t.optional_as("port", 8080, between(1, u16::MAX));
         let agent = t.optional("agent", true);
+        let outbound = t.optional("outbound", false);
         let gate_path = gate_path.clone();
         kernel.map(|kernel| MachineConfig {
             memory_mib,
@@ -145,6 +148,7 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
             cmdline,
             port,
             agent,
+            outbound,
             gate_path,
         })
     });

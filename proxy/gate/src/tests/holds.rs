@@ -176,6 +176,19 @@ async fn release_is_paced_and_in_order_of_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_who_are_answered_slowly_do_not_hold_up_the_rest() {
+    let limits = Limits { release_at_once: 2, ..Limits::default() };
+    let world = World::with(limits, |_| {}).await;
+    let mut visits = world.visits(6);
+    let mut unanswered = Vec::new();
+    for _ in 0..6 {
+        unanswered.push(visits.join_next().await.unwrap().unwrap().1.unwrap());
+    }
+    assert_eq!(world.holds(), 0, "nobody is held behind a long poll");
+    assert_eq!(unanswered.len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_visitor_who_drops_its_pass_makes_room() {
     let limits = Limits { release_at_once: 1, ..Limits::default() };
     let world = World::with(limits, |_| {}).await;

@@ -181,7 +181,7 @@ impl Sim {
         let Some(ready) = self.state().ready().cloned() else { return Err("not-awake") };
         self.agreed.send_replace(None);
         let (mut agreed, mut changed) = (self.agreed.subscribe(), self.changed.subscribe());
-        self.tell(AppState::Draining { ready: ready.clone(), reason });
+        self.tell(AppState::Draining { ready: ready.clone(), reason, question: 1 });
         changed.mark_unchanged();
         let agree = tokio::select! {
             agree = async { agreed.wait_for(Option::is_some).await.is_ok_and(|a| *a == Some(true)) } => agree,

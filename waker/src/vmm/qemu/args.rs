@@ -50,6 +50,8 @@ pub struct Shape {
     pub vcpus: u8,
     /// The guest port that visitors reach.
     pub port: u16,
+    /// The guest may open connections.
+    pub outbound: bool,
     /// What runs it.
     pub accelerator: Accelerator,
 }
@@ -60,6 +62,7 @@ impl Shape {
             memory_mib: machine.memory_mib,
             vcpus: machine.vcpus,
             port: machine.port,
+            outbound: machine.outbound,
             accelerator,
         }
     }
@@ -91,10 +94,13 @@ pub(super) fn common(shape: &Shape, runtime: &Path) -> Vec<String> {
     // The console is kept in a ring: a guest that prints without end costs no disk.
     push("-chardev", "ringbuf,id=console,size=65536".to_owned());
     push("-serial", "chardev:console".to_owned());
-    // Port 0: the system picks one; `info usernet` says which.
+    // Port 0: the system picks one; `info usernet` says which. Unrestricted, the guest would reach
+    // whatever listens on this host's loopback, at 10.0.2.2.
+    let restrict = if shape.outbound { "off" } else { "on" };
+    let port = shape.port;
     push(
         "-netdev",
-        format!("user,id=net0,restrict=off,hostfwd=tcp:127.0.0.1:0-10.0.2.15:{}", shape.port),
+        format!("user,id=net0,restrict={restrict},hostfwd=tcp:127.0.0.1:0-10.0.2.15:{port}"),
     );
     push("-device", "virtio-net-device,netdev=net0".to_owned());
     push(
@@ -190,6 +196,18 @@ mod tests {
         for bad in ["", "cpu MHz\t: x", "cpu MHz\t: 0.000", "cpu MHz : NaN", "cpu MHz : inf"] {
             assert_eq!(host_tsc_khz(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_guest_is_cut_off_unless_it_is_let_out() {
+        let netdev = |outbound| {
+            let accelerator = Accelerator::Tcg;
+            let shape = Shape { memory_mib: 256, vcpus: 1, port: 80, outbound, accelerator };
+            let args = common(&shape, Path::new("/run/vmm/0"));
+            args.into_iter().find(|a| a.starts_with("user,")).unwrap()
+        };
+        assert!(netdev(false).contains("restrict=on,"));
+        assert!(netdev(true).contains("restrict=off,"));
     }
 
     #[test]
