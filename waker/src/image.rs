@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::config::MachineConfig;
+use crate::vmm::process::start_ticks;
 use crate::vmm::{RunRecord, VmmIdentity};
 
 /// The version of [`Manifest`] that is written, and the only one that is read.
@@ -58,6 +59,8 @@ pub struct Manifest {
     pub slept_unix_ms: u64,
     /// What can load it.
     pub vmm: VmmIdentity,
+    /// [`MachineConfig::fingerprint`] when its life began.
+    pub machine: String,
     /// The guest's RAM in bytes.
     pub memory_bytes: u64,
     /// Its vCPUs.
@@ -82,6 +85,14 @@ pub enum ImageRefusal {
         /// The part.
         path: PathBuf,
         /// What reading it said.
+        source: io::Error,
+    },
+    /// Another process has locked its memory. It is not spent by that.
+    #[error("{path}: {source}")]
+    Busy {
+        /// The memory.
+        path: PathBuf,
+        /// That it is locked.
         source: io::Error,
     },
     /// The manifest is none of this version.
@@ -129,6 +140,7 @@ impl ImageRefusal {
         match self {
             Self::None => "none",
             Self::Read { .. } => "read",
+            Self::Busy { .. } => "busy",
             Self::Manifest { .. } => "manifest",
             Self::Mismatch { what, .. } => what,
             Self::Damaged { .. } | Self::Map { .. } => "damaged",
@@ -294,13 +306,12 @@ impl AppDir {
         let from = self.path.join(generation_name(generation));
         self.check(&from, generation, machine, vmm)?;
         let memory_lock = lock(&from.join(MEMORY), FlockOperation::NonBlockingLockShared)
-            .and_then(|lock| lock.ok_or_else(in_use))
-            .map_err(|source| ImageRefusal::Read { path: from.join(MEMORY), source })?;
+            .map_err(|source| ImageRefusal::Read { path: from.join(MEMORY), source })?
+            .ok_or_else(|| ImageRefusal::Busy { path: from.join(MEMORY), source: in_use() })?;
         fs::rename(&from, self.path.join(LIVE))
             .and_then(|()| self.point_to(None))
             .map_err(ImageRefusal::Consume)?;
-        let live = Live { path: self.path.join(LIVE), memory_lock };
-        Ok(live)
+        Ok(Live { path: self.path.join(LIVE), memory_lock, from: Some(generation) })
     }
 
     fn check(
@@ -325,6 +336,7 @@ impl AppDir {
         same("CPU", &manifest.vmm.cpu, &vmm.cpu)?;
         same("memory size", &manifest.memory_bytes, &machine.memory_bytes())?;
         same("vCPU count", &manifest.vcpus, &machine.vcpus)?;
+        same("machine", &manifest.machine, &machine.fingerprint())?;
 
         let damaged = |name: &str, what| ImageRefusal::Damaged { path: directory.join(name), what };
         let read = |name: &str, limit| {
@@ -376,7 +388,15 @@ impl AppDir {
         drop(memory);
         let memory_lock =
             lock(&path.join(MEMORY), FlockOperation::NonBlockingLockShared)?.ok_or_else(in_use)?;
-        Ok(Live { path, memory_lock })
+        Ok(Live { path, memory_lock, from: None })
+    }
+
+    /// Makes a consumed image that no VMM has mapped an image again, as it was.
+    pub fn put_back(&self, live: Live) -> io::Result<()> {
+        let Some(generation) = live.from else { return Ok(()) };
+        fs::rename(&live.path, self.path.join(generation_name(generation)))?;
+        self.point_to(Some(generation))?;
+        self.sync()
     }
 
     /// The `live` of an adopted VM.
@@ -384,7 +404,7 @@ impl AppDir {
         let path = self.path.join(LIVE);
         let memory_lock =
             lock(&path.join(MEMORY), FlockOperation::NonBlockingLockShared)?.ok_or_else(in_use)?;
-        Ok(Live { path, memory_lock })
+        Ok(Live { path, memory_lock, from: None })
     }
 
     /// Makes renames in this directory durable.
@@ -400,7 +420,7 @@ impl AppDir {
     /// Turns a life whose VM is gone, and whose memory and device state are synced, into a
     /// generation. Durable when it returns.
     pub fn publish(&self, live: Live, record: &RunRecord) -> Result<Published, PublishError> {
-        let Live { path, memory_lock } = live;
+        let Live { path, memory_lock, from: _ } = live;
         // The VM is gone; with our own lock gone too, the file can be locked for punching.
         drop(memory_lock);
         let write = |path: &Path| {
@@ -427,6 +447,7 @@ impl AppDir {
             image_id: image_id.to_string(),
             slept_unix_ms: u64::try_from(slept.as_millis()).unwrap_or(u64::MAX),
             vmm: record.identity.clone(),
+            machine: record.machine.clone(),
             memory_bytes: map.mem_size(),
             vcpus: record.vcpus,
             map_blake3: blake3::hash(&map_bytes).to_hex().to_string(),
@@ -456,8 +477,8 @@ pub fn lock_exclusively(path: &Path) -> io::Result<Option<OwnedFd>> {
     lock(path, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// The VMM directories of the apps under `apps` whose lock is held: their VMs run.
-pub fn running(apps: &Path) -> io::Result<Vec<PathBuf>> {
+/// The apps under `apps` whose lock is held and whose record tells of a living process: their VMs run.
+pub fn running(apps: &Path) -> io::Result<Vec<(AppId, RunRecord)>> {
     let mut running = Vec::new();
     for entry in fs::read_dir(apps)? {
         let path = entry?.path();
@@ -465,8 +486,11 @@ pub fn running(apps: &Path) -> io::Result<Vec<PathBuf>> {
             continue;
         };
         let dir = AppDir { path, app };
-        if dir.lock()?.is_none() {
-            running.extend(dir.run_record().map(|record| record.runtime));
+        if dir.lock()?.is_none()
+            && let Some(record) = dir.run_record()
+            && start_ticks(record.pid).is_ok_and(|ticks| ticks == record.start_ticks)
+        {
+            running.push((dir.app, record));
         }
     }
     Ok(running)
@@ -478,6 +502,8 @@ pub struct Live {
     path: PathBuf,
     /// Shared: whoever wants to change the file beside the VM asks for an exclusive one.
     memory_lock: OwnedFd,
+    /// The generation that was consumed; none at a cold boot.
+    from: Option<Generation>,
 }
 
 impl Live {

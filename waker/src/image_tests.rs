@@ -52,6 +52,7 @@ impl Place {
             endpoint: "127.0.0.1:1".parse().unwrap(),
             runtime: "/nowhere".into(),
             identity: identity(),
+            machine: machine().fingerprint(),
             memory_mib: MIB,
             vcpus: 1,
         }
@@ -113,13 +114,16 @@ fn the_map_tells_the_pages_of_the_image() {
 #[test]
 fn what_does_not_fit_is_refused_with_its_reason() {
     type Spoil = (&'static str, fn(&mut MachineConfig, &mut VmmIdentity));
-    let spoils: [Spoil; 6] = [
+    let spoils: [Spoil; 9] = [
         ("VMM", |_, v| v.kind = "firecracker".into()),
         ("VMM version", |_, v| v.version = "10.0".into()),
         ("accelerator", |_, v| v.accelerator = "kvm".into()),
         ("CPU", |_, v| v.cpu = "host".into()),
         ("memory size", |m, _| m.memory_mib = 64),
         ("vCPU count", |m, _| m.vcpus = 2),
+        ("machine", |m, _| m.port = 80),
+        ("machine", |m, _| m.kernel = "/dev/null".into()),
+        ("machine", |m, _| m.gate_path = "/gate".into()),
     ];
     for (reason, spoil) in spoils {
         let place = Place::new();
@@ -193,6 +197,26 @@ fn what_a_crash_leaves_is_cleaned_up_and_numbers_go_on() {
     assert!(matches!(found, Found::Asleep(None)), "{found:?}");
     assert!(!place.dir.path().join(LIVE).exists());
     assert_eq!(place.dir.next_generation(), Generation(3));
+}
+
+#[test]
+fn what_no_vmm_has_mapped_is_put_back() {
+    let place = Place::new();
+    place.sleep_once();
+    let live = place.consume().unwrap();
+    place.dir.put_back(live).unwrap();
+    place.consume().unwrap();
+}
+
+#[test]
+fn an_image_that_somebody_works_on_waits() {
+    let place = Place::new();
+    place.sleep_once();
+    let memory = place.dir.path().join("gen-1").join(MEMORY);
+    let other = lock_exclusively(&memory).unwrap().unwrap();
+    assert_eq!(place.consume().unwrap_err().reason(), "busy");
+    drop(other);
+    place.consume().unwrap();
 }
 
 #[test]

@@ -30,6 +30,10 @@ pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// The longest wait between two wakes that fail.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
+/// A VM that ends by itself sooner than this after its wake proves nothing: it counts as a failed
+/// wake. The first such death is followed by a try at once, since a cold boot may mend it.
+pub const PROVEN: Duration = Duration::from_secs(60);
+
 /// Where an app is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -209,6 +213,8 @@ pub struct Lifecycle {
     state: State,
     generation: Generation,
     failures: u32,
+    /// When the VM began to run, until it has proven itself by a sleep.
+    woken_at: Option<Instant>,
     sleeps: u64,
     questions: u64,
 }
@@ -216,7 +222,15 @@ pub struct Lifecycle {
 impl Lifecycle {
     /// An app without a VM; `generation` is its newest life so far.
     pub fn asleep(limits: Limits, generation: Generation) -> Self {
-        Self { limits, state: State::Asleep, generation, failures: 0, sleeps: 0, questions: 0 }
+        Self {
+            limits,
+            state: State::Asleep,
+            generation,
+            failures: 0,
+            woken_at: None,
+            sleeps: 0,
+            questions: 0,
+        }
     }
 
     /// An app whose VM of `generation` was adopted.
@@ -272,7 +286,7 @@ impl Lifecycle {
             Event::Synced { .. } => vec![],
             Event::Resumed(result) => self.resumed(result),
             Event::Committed(result) => self.committed(result),
-            Event::VmExited { detail } => self.vm_exited(detail),
+            Event::VmExited { detail } => self.vm_exited(now, jitter, detail),
             Event::Tick => self.tick(now),
             Event::Clear => self.clear(),
         }
@@ -328,7 +342,7 @@ impl Lifecycle {
         match end {
             WakeEnd::Ready(generation) => {
                 self.generation = generation;
-                self.failures = 0;
+                self.woken_at = Some(now);
                 self.state = State::Awake;
                 vec![Effect::AnswerWakes(WakeAnswer::Woken)]
             }
@@ -338,15 +352,19 @@ impl Lifecycle {
             }
             WakeEnd::Failed(detail) => {
                 self.failures += 1;
-                self.state = if self.failures >= self.limits.failed_before_park {
-                    let detail =
-                        format!("{} wakes failed in a row; the last: {detail}", self.failures);
-                    State::Parked { detail }
-                } else {
-                    State::Failed { detail, until: now + backoff(self.failures, jitter) }
-                };
+                self.state = self.failed(now, jitter, detail);
                 vec![Effect::AnswerWakes(WakeAnswer::Failed)]
             }
+        }
+    }
+
+    /// What follows the newest failure.
+    fn failed(&self, now: Instant, jitter: f64, detail: String) -> State {
+        if self.failures >= self.limits.failed_before_park {
+            let detail = format!("{} wakes failed in a row; the last: {detail}", self.failures);
+            State::Parked { detail }
+        } else {
+            State::Failed { detail, until: now + backoff(self.failures, jitter) }
         }
     }
 
@@ -484,7 +502,10 @@ impl Lifecycle {
             return vec![];
         };
         let mut effects = vec![match result {
-            Ok(()) => Effect::AnswerSleeps(Ok(())),
+            Ok(()) => {
+                self.failures = 0;
+                Effect::AnswerSleeps(Ok(()))
+            }
             Err(detail) => refuse(SleepRefusal::Failed, &detail),
         }];
         self.state = State::Asleep;
@@ -494,12 +515,12 @@ impl Lifecycle {
         effects
     }
 
-    fn vm_exited(&mut self, detail: String) -> Vec<Effect> {
+    fn vm_exited(&mut self, now: Instant, jitter: f64, detail: String) -> Vec<Effect> {
         match &mut self.state {
-            State::Awake => self.lost(false),
+            State::Awake => self.died(now, jitter, detail),
             State::Draining { .. } => {
                 let mut effects = vec![refuse(SleepRefusal::NotAwake, &detail)];
-                effects.extend(self.lost(false));
+                effects.extend(self.died(now, jitter, detail));
                 effects
             }
             State::Syncing { gone, .. } => {
@@ -509,6 +530,16 @@ impl Lifecycle {
             // What is being carried out notices and says so.
             _ => vec![],
         }
+    }
+
+    fn died(&mut self, now: Instant, jitter: f64, detail: String) -> Vec<Effect> {
+        let early = self.woken_at.take().is_some_and(|at| now - at < PROVEN);
+        self.failures = if early { self.failures + 1 } else { 0 };
+        self.state = match self.failures {
+            0 | 1 => State::Asleep,
+            _ => self.failed(now, jitter, format!("its VM ended soon after its wake: {detail}")),
+        };
+        vec![Effect::Discard]
     }
 
     /// The VM is gone and so is its memory.

@@ -295,20 +295,13 @@ impl World {
 
     /// What makes two worlds behave alike.
     fn key(&self) -> impl Eq + std::hash::Hash + use<> {
-        let mut state = self.app.state().clone();
-        if let State::Draining { until, .. } | State::Failed { until, .. } = &mut state {
-            let due = self.now >= *until;
-            *until = if due { self.now } else { self.now + Duration::from_secs(1) };
-            let waiting = format!("{due}");
-            return (
-                format!("{:?}{waiting}", strip(&state)),
-                (self.vm, self.doing, self.saved, self.image),
-                (self.visitors.min(1), self.sleepers.min(1), self.syncs.len().min(2)),
-                self.app.failures,
-            );
-        }
+        let due = match self.app.state() {
+            State::Draining { until, .. } | State::Failed { until, .. } => self.now >= *until,
+            _ => false,
+        };
+        let young = self.app.woken_at.is_some_and(|at| self.now - at < PROVEN);
         (
-            format!("{state:?}"),
+            (strip(self.app.state()), due, young),
             (self.vm, self.doing, self.saved, self.image),
             (self.visitors.min(1), self.sleepers.min(1), self.syncs.len().min(2)),
             self.app.failures,
@@ -338,7 +331,8 @@ fn every_order_of_events_keeps_the_invariants() {
                 continue;
             }
             // A late sync may be followed by another; more than two tell nothing new.
-            next.syncs.truncate(2);
+            let late = next.syncs.len().saturating_sub(2);
+            next.syncs.drain(..late);
             if seen.insert(next.key()) {
                 next.clone().settle();
                 open.push(next);
@@ -425,6 +419,33 @@ fn an_answer_to_a_withdrawn_question_counts_for_nothing() {
     assert_eq!(app.step(now, 0.0, yes(first)), []);
     assert!(matches!(app.state(), State::Draining { .. }));
     assert_eq!(app.step(now, 0.0, yes(second)), [Effect::Save]);
+}
+
+#[test]
+fn a_vm_that_always_dies_early_is_parked_and_one_that_ran_long_is_not() {
+    let mut now = Instant::now();
+    let mut app = Lifecycle::asleep(LIMITS, Generation(0));
+    let die = |app: &mut Lifecycle, now| {
+        app.step(now, 0.0, Event::VmExited { detail: "panic".into() });
+    };
+    woken(&mut app, now);
+    die(&mut app, now);
+    assert_eq!(app.state(), &State::Asleep, "one try at once");
+    woken(&mut app, now);
+    die(&mut app, now);
+    assert!(matches!(app.state(), State::Failed { .. }), "{:?}", app.state());
+    now += BACKOFF_MAX;
+    woken(&mut app, now);
+    die(&mut app, now);
+    assert!(matches!(app.state(), State::Parked { .. }), "{:?}", app.state());
+
+    app.step(now, 0.0, Event::Clear);
+    for _ in 0..2 * LIMITS.failed_before_park {
+        woken(&mut app, now);
+        now += PROVEN;
+        die(&mut app, now);
+        assert_eq!(app.state(), &State::Asleep, "it had proven itself");
+    }
 }
 
 #[test]

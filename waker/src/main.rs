@@ -19,6 +19,7 @@ use rouse_waker::vmm::qemu::{self, Qemu};
 use rouse_waker::{image, server};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -30,6 +31,9 @@ const CHANGES: usize = 1024;
 
 /// After a file in apps.d changed: editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(200);
+
+/// How long clients may take to read their last answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Wakes sleeping apps, and puts idle ones to sleep.
 #[derive(Debug, Parser)]
@@ -103,7 +107,8 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         .with_context(|| format!("another waker works on {}", config.state_dir.display()))?;
 
     // What runs an app is adopted or ended by that app; the rest served nobody.
-    let keep = image::running(&in_state("apps")).context("the apps' directories")?;
+    let running = image::running(&in_state("apps")).context("the apps' directories")?;
+    let keep: Vec<_> = running.iter().map(|(_, record)| record.runtime.clone()).collect();
     qemu::sweep(&in_state("vmm"), &keep).await.context("the VMMs' directories")?;
     let vmm = Arc::new(Qemu::new(&config.qemu, in_state("vmm"), config.wake.restore));
     let node = Node {
@@ -121,6 +126,12 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
     };
     let registry = Arc::new(Registry::new(node, config.apps_dir.clone()));
     registry.reload().await;
+    for (app, record) in running {
+        if registry.app(&app).is_none() {
+            let pid = record.pid;
+            tracing::error!(%app, pid, "its VM runs, and no file in apps.d has it: put the file back, or end the process");
+        }
+    }
 
     let listener = server::bind(&config.socket.path)
         .with_context(|| format!("{}", config.socket.path.display()))?;
@@ -133,8 +144,23 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         stop.cancel();
         told
     };
-    let (served, told) = tokio::join!(serving, stopping);
+    let bounded = async {
+        let late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_ANSWERS).await;
+        };
+        tokio::select! {
+            served = serving => served,
+            () = late => Ok(()),
+        }
+    };
+    // Finds out what runs guests here, so that VMMs can be started before the first wake. It ends by
+    // itself when the VMM is closed.
+    let mut warm = JoinSet::new();
+    warm.spawn(warm_up(Arc::clone(&registry)));
+    let (served, told) = tokio::join!(bounded, stopping);
     vmm.close().await;
+    warm.join_all().await;
     served.context("the socket")?;
     if config.sleep.on_exit == OnExit::Leave {
         tracing::info!("VMs that run are left to the next waker");
@@ -151,30 +177,26 @@ async fn until_told_to_stop(config: &WakerConfig, registry: &Registry) -> anyhow
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
-    // Finds out what runs guests here, so that VMMs can be started before the first wake.
-    let warm = async {
-        if let Some(machine) = registry.machines().first() {
-            match registry.node().vmm.identity(machine).await {
-                Ok(identity) => {
-                    tracing::info!(version = identity.version, accelerator = identity.accelerator);
-                    registry.node().vmm.prepare(registry.machines());
-                }
-                Err(error) => tracing::error!(%error, "no guest can be run"),
-            }
-        }
-        std::future::pending::<()>().await;
-    };
-    tokio::pin!(warm);
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => {}
             () = changed.notified() => tokio::time::sleep(SETTLE).await,
-            () = &mut warm => {}
         }
         let reloaded = registry.reload().await;
         tracing::info!(apps = reloaded.apps, problems = reloaded.problems.len(), "reloaded");
+    }
+}
+
+async fn warm_up(registry: Arc<Registry>) {
+    let machines = registry.machines();
+    let Some(machine) = machines.first() else { return };
+    match registry.node().vmm.identity(machine).await {
+        Ok(identity) => {
+            tracing::info!(version = identity.version, accelerator = identity.accelerator);
+        }
+        Err(error) => tracing::error!(%error, "no guest can be run"),
     }
 }
 

@@ -164,6 +164,10 @@ impl Registry {
     /// Reads `apps.d` again. A file that is refused leaves its app, if it has one already, as it is.
     pub async fn reload(&self) -> Reloaded {
         let _one = self.reloading.lock().await;
+        if self.tracker.is_closed() {
+            let problem = "the waker is going down".to_owned();
+            return Reloaded { apps: self.read().len(), problems: vec![problem] };
+        }
         let files = match read_apps(&self.apps_dir) {
             Ok(files) => files,
             Err(error) => {
@@ -209,6 +213,7 @@ impl Registry {
             if let Some(entry) = entry {
                 // It falls asleep, and its images stay.
                 let _ = entry.app.tell(Command::Stop(OnExit::Sleep)).await;
+                entry.app.ended().await;
             }
             let _ = self.node.changes.send(Change::Removed(id));
         }
@@ -224,11 +229,13 @@ impl Registry {
 
     /// Ends all apps' tasks, their VMs left or put to sleep.
     pub async fn stop(&self, how: OnExit) {
+        // No reload may start an app behind our back.
+        let _one = self.reloading.lock().await;
+        self.tracker.close();
         let apps: Vec<_> = self.read().values().map(|entry| entry.app.clone()).collect();
         for app in apps {
             let _ = app.tell(Command::Stop(how)).await;
         }
-        self.tracker.close();
         self.tracker.wait().await;
     }
 

@@ -173,7 +173,7 @@ impl Actor {
     }
 
     /// Serves until the app is stopped and at rest.
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+    pub(super) async fn run(mut self, inbox: &mut mpsc::Receiver<Command>) {
         loop {
             if self.stopping.is_some() && self.stop_step().await {
                 return;
@@ -216,7 +216,12 @@ impl Actor {
             }
             Command::ProxyGone(proxy) => self.event(Event::ProxyGone { proxy }).await,
             Command::Configure(config) => {
+                let redeployed = self.config.machine != config.machine;
                 self.config = Arc::new(*config);
+                // What failed may be mended by it.
+                if redeployed {
+                    self.event(Event::Clear).await;
+                }
                 self.publish_view();
             }
             Command::Clear => self.event(Event::Clear).await,
@@ -301,6 +306,11 @@ impl Actor {
                 Event::Resumed(result)
             }
             Done::Committed(result) => {
+                if result.is_err()
+                    && let Err(error) = self.dir.discard_live()
+                {
+                    tracing::warn!(app = %self.config.id, %error, "what is left of its life stays");
+                }
                 self.lock = self.lock.take().or_else(|| self.dir.lock().ok().flatten());
                 Event::Committed(result.map(|published| self.sleep.published = Some(published)))
             }
@@ -381,15 +391,9 @@ impl Actor {
         self.ready = None;
         let (phases, receiver) = mpsc::unbounded_channel();
         self.phases = receiver;
-        let lock = match &self.lock {
-            Some(lock) => lock.try_clone(),
-            None => Err(io::Error::new(io::ErrorKind::ResourceBusy, "the app's lock is held")),
-        };
-        let lock = match lock {
+        let lock = match self.lock_again() {
             Ok(lock) => lock,
-            Err(source) => {
-                let path = self.dir.path().to_owned();
-                let error = ops::WakeError::Storage { path, source };
+            Err(error) => {
                 self.doing.spawn(async { Done::Woken(Err(error)) });
                 return;
             }
@@ -404,6 +408,22 @@ impl Actor {
             phases,
         };
         self.doing.spawn(async { Done::Woken(job.run().await) });
+    }
+
+    /// A duplicate of the app's lock, which is taken anew if it could not be when the last VM went.
+    fn lock_again(&mut self) -> Result<OwnedFd, ops::WakeError> {
+        let path = self.dir.path().to_owned();
+        let storage = |source| ops::WakeError::Storage { path, source };
+        if self.lock.is_none() {
+            match self.dir.lock() {
+                Ok(lock) => self.lock = lock,
+                Err(error) => return Err(storage(error)),
+            }
+        }
+        match &self.lock {
+            Some(lock) => lock.try_clone().map_err(storage),
+            None => Err(ops::WakeError::Locked),
+        }
     }
 
     async fn discard(&mut self) {

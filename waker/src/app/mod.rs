@@ -87,7 +87,11 @@ impl App {
         let (commands, inbox) = mpsc::channel(256);
         let actor = actor::Actor::open(node, config, Arc::new(dir)).await?;
         let view = actor.view();
-        tracker.spawn(actor.run(inbox));
+        // The inbox outlives the task's locks: whoever sees it closed may start the app anew.
+        tracker.spawn(async move {
+            let mut inbox = inbox;
+            actor.run(&mut inbox).await;
+        });
         Ok(Self { commands, view })
     }
 
@@ -119,6 +123,11 @@ impl App {
         if let Err(error) = self.commands.try_send(command) {
             tracing::debug!(%error, "an app's task was not told");
         }
+    }
+
+    /// Returns when the task has ended and holds nothing of the app any more.
+    pub(crate) async fn ended(&self) {
+        self.commands.closed().await;
     }
 
     /// Whether the task still runs.

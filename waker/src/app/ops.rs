@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::Node;
 use crate::config::AppConfig;
 use crate::image::{AppDir, ImageRefusal, Live, Published};
-use crate::vmm::{Life, Machine, RunRecord, Stopwatch, VmmIdentity};
+use crate::vmm::{BootError, Life, Machine, RestoreError, RunRecord, Stopwatch, VmmIdentity};
 
 /// What has been done, and everything that was taken along to do it.
 pub(super) enum Done {
@@ -36,8 +36,10 @@ pub(super) enum WakeError {
     NoRoom(std::time::Duration),
     #[error("the app's directory {path}: {source}")]
     Storage { path: PathBuf, source: std::io::Error },
+    #[error("a process that is not its VM holds the app's lock")]
+    Locked,
     #[error("{0}")]
-    Boot(#[from] crate::vmm::BootError),
+    Boot(#[from] BootError),
     #[error("the guest could not be set going: {0}")]
     Resume(crate::vmm::qemu::QmpError),
 }
@@ -47,6 +49,7 @@ impl WakeError {
         match self {
             Self::NoRoom(..) => FailureCode::Full,
             Self::Storage { .. } => FailureCode::Storage,
+            Self::Locked => FailureCode::Locked,
             Self::Boot(_) | Self::Resume(_) => FailureCode::Vmm,
         }
     }
@@ -79,6 +82,8 @@ impl WakeJob {
                     None => self.boot().await,
                 }
             }
+            // Somebody works on it just now: it is as good as it was, so it waits.
+            Err(ImageRefusal::Busy { path, source }) => Err(WakeError::Storage { path, source }),
             Err(refusal) => {
                 self.phase(watch.lap(Phase::Image));
                 self.note_refusal(&refusal);
@@ -122,6 +127,14 @@ impl WakeJob {
         let mut sink = |time| self.phase(time);
         let machine = match self.node.vmm.restore(&life, &live.state(), &mut sink).await {
             Ok(machine) => machine,
+            Err(RestoreError::Start(error)) => {
+                // No VMM, no boot either; and nobody has touched the image.
+                drop(life);
+                durable.await.map_err(joined).map_err(|e| self.storage(e))?.ok();
+                let dir = Arc::clone(&self.dir);
+                blocking(move || dir.put_back(live)).await.map_err(|e| self.storage(e))?;
+                return Err(WakeError::Boot(BootError::Start(error)));
+            }
             Err(error) => {
                 tracing::warn!(app = %self.config.id, %error, "the image could not be loaded");
                 self.node.metrics.refused("load");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,27 @@ impl MachineConfig {
     /// RAM in bytes.
     pub fn memory_bytes(&self) -> u64 {
         u64::from(self.memory_mib) << 20
+    }
+
+    /// Changes whenever a guest restored from an image would not be the one that is configured:
+    /// another kernel or initrd (by path, size and time of change), command line, port, agent or
+    /// gate path. Hexadecimal.
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let mut part = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        for file in std::iter::once(&self.kernel).chain(&self.initrd) {
+            part(file.as_os_str().as_encoded_bytes());
+            // A file that is not there fails a cold boot, not a restore.
+            let changed = std::fs::metadata(file).map(|m| (m.len(), m.mtime(), m.mtime_nsec()));
+            part(format!("{:?}", changed.ok()).as_bytes());
+        }
+        part(self.cmdline.as_bytes());
+        part(self.gate_path.as_bytes());
+        part(format!("{} {}", self.port, self.agent).as_bytes());
+        hasher.finalize().to_hex()[..32].to_owned()
     }
 
     /// The files that it needs and that can't be opened, with why. A file may come later than its

@@ -74,6 +74,8 @@ pub struct RunRecord {
     pub runtime: PathBuf,
     /// What it was started by.
     pub identity: VmmIdentity,
+    /// [`MachineConfig::fingerprint`] when it began.
+    pub machine: String,
     /// Its memory in MiB.
     pub memory_mib: u32,
     /// Its vCPUs.
@@ -122,12 +124,12 @@ pub enum RestoreError {
 /// Why a VMM process did not come up.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its directory can't be made.
-    #[error("the VMM's directory {path}: {source}")]
+    /// Its directory, or a file that it needs, can't be made or opened.
+    #[error("{path}: {source}")]
     Directory {
-        /// The directory.
+        /// Which.
         path: PathBuf,
-        /// What making it said.
+        /// What the system said.
         source: std::io::Error,
     },
     /// The program can't be run.

@@ -27,7 +27,14 @@ impl Process {
     /// Holds a child of ours.
     pub fn of_child(mut child: Child) -> io::Result<Self> {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or_else(gone)?;
-        let (start_ticks, pidfd) = open(pid)?;
+        let (start_ticks, pidfd) = match open(pid) {
+            Ok(held) => held,
+            Err(error) => {
+                // Nobody else would find it. Its end is seen to by the runtime.
+                let _ = child.start_kill();
+                return Err(error);
+            }
+        };
         let (end, exited) = watch::channel(None);
         let mut waiter = JoinSet::new();
         waiter.spawn(async move {

@@ -231,6 +231,7 @@ async fn serve(
         endpoint: endpoint(started).await?,
         runtime: started.runtime.clone(),
         identity,
+        machine: life.machine.fingerprint(),
         memory_mib: life.machine.memory_mib,
         vcpus: life.machine.vcpus,
     })

@@ -7,13 +7,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
 
 mod args;
 mod backlog;
@@ -47,6 +48,8 @@ pub struct Qemu {
     version: OnceCell<String>,
     accelerator: OnceCell<Accelerator>,
     pool: Pool,
+    /// The machines that the pool is for.
+    wanted: Mutex<Vec<Arc<MachineConfig>>>,
 }
 
 /// Starts QEMU processes, each in a directory of its own.
@@ -57,6 +60,8 @@ pub(crate) struct Starter {
     root: PathBuf,
     next: AtomicU64,
     tsc_khz: Option<u64>,
+    /// No guest is tried out any more.
+    stop: CancellationToken,
 }
 
 /// A QEMU that answers.
@@ -77,10 +82,12 @@ impl Qemu {
             root,
             next: AtomicU64::new(0),
             tsc_khz: args::host_tsc_khz(&cpuinfo),
+            stop: CancellationToken::new(),
         });
         Self {
             pool: Pool::new(Arc::clone(&starter), config.pool),
             starter,
+            wanted: Mutex::default(),
             restore_timeout,
             version: OnceCell::new(),
             accelerator: OnceCell::new_with(match config.accelerator {
@@ -115,16 +122,29 @@ impl Qemu {
     }
 
     /// What runs guests here; where it is not configured, the first call finds out.
-    async fn accelerator(&self, machine: &MachineConfig) -> Accelerator {
-        let find = || async { probe::accelerator(&self.starter, machine).await };
-        *self.accelerator.get_or_init(find).await
+    async fn accelerator(&self, machine: &MachineConfig) -> Result<Accelerator, StartError> {
+        if let Some(accelerator) = self.accelerator.get() {
+            return Ok(*accelerator);
+        }
+        let find = || probe::accelerator(&self.starter, machine);
+        let found = *self.accelerator.get_or_try_init(find).await?;
+        self.fill();
+        Ok(found)
+    }
+
+    /// Has the pool keep what the newest [`Vmm::prepare`] asked for, once it is known what runs it.
+    fn fill(&self) {
+        if let Some(&accelerator) = self.accelerator.get() {
+            let wanted = self.wanted.lock().expect("no holder panics");
+            self.pool.want(wanted.iter().map(|m| Shape::of(m, accelerator)).collect());
+        }
     }
 }
 
 #[async_trait]
 impl Vmm for Qemu {
     async fn identity(&self, machine: &MachineConfig) -> Result<VmmIdentity, BootError> {
-        let accelerator = self.accelerator(machine).await;
+        let accelerator = self.accelerator(machine).await?;
         Ok(VmmIdentity {
             kind: "qemu".to_owned(),
             version: self.version().await?.to_owned(),
@@ -136,7 +156,7 @@ impl Vmm for Qemu {
     async fn boot(&self, life: &Life, sink: PhaseSink<'_>) -> Result<Box<dyn Machine>, BootError> {
         let identity = self.identity(&life.machine).await?;
         let mut watch = Stopwatch::start();
-        let shape = Shape::of(&life.machine, self.accelerator(&life.machine).await);
+        let shape = Shape::of(&life.machine, self.accelerator(&life.machine).await?);
         let args = |runtime: &Path| {
             let mut args = args::common(&shape, runtime);
             let tsc_khz = self.starter.tsc_khz;
@@ -164,7 +184,7 @@ impl Vmm for Qemu {
             BootError::Command(error) => RestoreError::Command(error),
         })?;
         let mut watch = Stopwatch::start();
-        let shape = Shape::of(&life.machine, self.accelerator(&life.machine).await);
+        let shape = Shape::of(&life.machine, self.accelerator(&life.machine).await?);
         let started = self.pool.take(shape).await?;
         if let Err(error) = machine::give_memory(&started, &shape, life).await {
             return Err(started.discard(error).await.into());
@@ -195,13 +215,12 @@ impl Vmm for Qemu {
     }
 
     fn prepare(&self, machines: Vec<Arc<MachineConfig>>) {
-        // Before it is known what runs guests here there is nothing to start; the first wake finds out.
-        if let Some(&accelerator) = self.accelerator.get() {
-            self.pool.want(machines.iter().map(|m| Shape::of(m, accelerator)).collect());
-        }
+        *self.wanted.lock().expect("no holder panics") = machines;
+        self.fill();
     }
 
     async fn close(&self) {
+        self.starter.stop.cancel();
         self.pool.close().await;
     }
 }
@@ -253,7 +272,10 @@ impl Starter {
             "pid": process.pid(),
             "start_ticks": process.start_ticks(),
         });
-        std::fs::write(runtime.join(RECORD), record.to_string()).map_err(directory)?;
+        if let Err(source) = std::fs::write(runtime.join(RECORD), record.to_string()) {
+            process.kill().await;
+            return Err(directory(source));
+        }
 
         let mut exited = process.exited();
         let answered = tokio::select! {
