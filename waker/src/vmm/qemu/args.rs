@@ -173,6 +173,12 @@ fn kernel_command_line(
     words.join(" ")
 }
 
+/// The QMP socket that a word of [`common`] names.
+pub(super) fn qmp_socket_of(word: &str) -> Option<PathBuf> {
+    let path = word.strip_prefix("unix:")?.strip_suffix(",server=on,wait=off")?;
+    Some(path.replace(",,", ",").into())
+}
+
 /// A comma ends a value in QEMU's options; doubled it is a comma.
 fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
@@ -213,5 +219,8 @@ mod tests {
     #[test]
     fn commas_in_paths_do_not_end_an_option() {
         assert_eq!(escape(Path::new("/a,b/c")), "/a,,b/c");
+        let word = "unix:/a,,b/c/qmp.sock,server=on,wait=off";
+        assert_eq!(qmp_socket_of(word), Some("/a,b/c/qmp.sock".into()));
+        assert_eq!(qmp_socket_of("tcp:x"), None);
     }
 }

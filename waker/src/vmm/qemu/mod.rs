@@ -29,7 +29,7 @@ pub use qmp::{Qmp, QmpError};
 use self::machine::QemuMachine;
 use self::pool::Pool;
 use super::control::Control;
-use super::process::Process;
+use super::process::{Process, start_ticks};
 use super::{
     AdoptError, BootError, Life, Machine, PhaseSink, RestoreError, RunRecord, StartError,
     Stopwatch, Vmm, VmmIdentity,
@@ -341,24 +341,81 @@ pub(crate) fn remove(runtime: &Path) {
 /// Ends what earlier wakers left under `root` and no app uses: `keep` are the directories of adopted
 /// VMs. To be called once, before anything is started.
 pub async fn sweep(root: &Path, keep: &[PathBuf]) -> io::Result<()> {
-    for entry in std::fs::read_dir(root)? {
-        let path = entry?.path();
-        if keep.contains(&path) {
-            continue;
-        }
-        if let Some((pid, ticks)) = recorded(&path)
-            && let Ok(process) = Process::adopt(pid, ticks)
+    // By their command lines: a waker that was killed just then has left no record of a VMM.
+    for (pid, runtime) in started_under(root)? {
+        if !keep.contains(&runtime)
+            && let Ok(process) = start_ticks(pid).and_then(|ticks| Process::adopt(pid, ticks))
         {
             tracing::info!(pid, "ending a VMM that serves no app");
             process.kill().await;
         }
-        remove(&path);
+    }
+    for entry in std::fs::read_dir(root)? {
+        let path = entry?.path();
+        if !keep.contains(&path) {
+            remove(&path);
+        }
     }
     Ok(())
 }
 
-fn recorded(runtime: &Path) -> Option<(i32, u64)> {
-    let text = std::fs::read(runtime.join(RECORD)).ok()?;
-    let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
-    Some((i32::try_from(record["pid"].as_i64()?).ok()?, record["start_ticks"].as_u64()?))
+/// The processes that were started with a QMP socket under `root`, and their directories.
+fn started_under(root: &Path) -> io::Result<Vec<(i32, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Gone meanwhile, or somebody else's.
+        let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        found.extend(line.split(|b| *b == 0).find_map(|word| {
+            let path = args::qmp_socket_of(std::str::from_utf8(word).ok()?)?;
+            let runtime = path.parent()?;
+            (runtime.parent()? == root).then(|| (pid, runtime.to_owned()))
+        }));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sweep_ends_what_no_app_uses_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, other) = (dir.path().join("vmm"), dir.path().join("other"));
+        let start = |root: &Path, n: &str| {
+            let runtime = root.join(n);
+            std::fs::create_dir_all(&runtime).unwrap();
+            // Stands for a QEMU: the same words on its command line. Waits for a line that never
+            // comes.
+            let shape = Shape {
+                memory_mib: 256,
+                vcpus: 1,
+                port: 80,
+                outbound: false,
+                accelerator: Accelerator::Tcg,
+            };
+            let mut child = Command::new("sh")
+                .args(["-c", "read line", "sh"])
+                .args(args::common(&shape, &runtime))
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let line = child.stdin.take();
+            (runtime, Process::of_child(child).unwrap(), line)
+        };
+        let (unused, stray, _line) = start(&root, "0");
+        let (used, adopted, _other_line) = start(&root, "1");
+        let (_, others, _third_line) = start(&other, "0");
+        sweep(&root, std::slice::from_ref(&used)).await.unwrap();
+        stray.exited().wait_for(Option::is_some).await.unwrap();
+        assert!(!unused.exists() && used.exists());
+        for process in [&adopted, &others] {
+            assert!(process.exited().borrow().is_none());
+            process.kill().await;
+        }
+    }
 }
