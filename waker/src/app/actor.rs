@@ -306,12 +306,10 @@ impl Actor {
                 Event::Resumed(result)
             }
             Done::Committed(result) => {
-                if result.is_err()
-                    && let Err(error) = self.dir.discard_live()
-                {
-                    tracing::warn!(app = %self.config.id, %error, "what is left of its life stays");
+                if result.is_err() {
+                    self.discard_live();
                 }
-                self.lock = self.lock.take().or_else(|| self.dir.lock().ok().flatten());
+                self.retake_lock();
                 Event::Committed(result.map(|published| self.sleep.published = Some(published)))
             }
         };
@@ -432,10 +430,20 @@ impl Actor {
         }
         self.live = None;
         self.ready = None;
+        self.discard_live();
+        self.retake_lock();
+    }
+
+    fn discard_live(&self) {
         if let Err(error) = self.dir.discard_live() {
             // The next cold boot removes it, or says why it can't.
             tracing::warn!(app = %self.config.id, %error, "what is left of its life stays");
         }
+    }
+
+    /// An adopted VM alone held the app's lock, and has gone. What fails here is tried again, and told,
+    /// by the next wake.
+    fn retake_lock(&mut self) {
         self.lock = self.lock.take().or_else(|| self.dir.lock().ok().flatten());
     }
 
