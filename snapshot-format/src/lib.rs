@@ -8,17 +8,47 @@
 //!
 //! The map's bytes are described in `FORMAT.md`. Nothing here is async, opens a socket, or knows
 //! of apps or VMMs.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod archive;
+mod bitmaps;
 mod bits;
+mod bytes;
+mod draft;
+mod extents;
 mod id;
+mod image;
+mod layer;
 mod map;
+mod packed;
+mod read_at;
 mod sparsify;
 mod units;
+mod verify;
+mod work;
+mod working_set;
+mod zero;
 
-pub use id::{ImageId, ImageIdError};
-pub use map::{MAX_MEM_SIZE, Map, OpenMapError, WithoutParent, WriteMapError};
-pub use sparsify::{Punching, Sparsified, SparsifyError, SparsifyOptions, sparsify};
-pub use units::{
-    Counts, PAGE, PageState, PageStates, Run, Runs, UnknownPage, WindowSize, WindowSizeError,
+pub use archive::{
+    Archive, CheckHeaderError, DecodeFrameError, Decoder, Frame, HeaderError, Index, IndexError,
+    OpenArchiveError, PackError, PackOptions, Packed, ReadWindowError, UnpackError,
+    VerifyArchiveError, ZstdError, is_archive, pack,
 };
+pub use draft::WriteFileError;
+pub use id::{ImageId, ImageIdError};
+pub use image::{Image, OpenImageError};
+pub use layer::{
+    BaseBytes, ChainError, DiffError, Diffed, JournalError, LayerOptions, MAX_DEPTH, MergeError,
+    MergeInPlaceError, Merged, MergedInPlace, ReadImageError, VmmDiffError, VmmDiffOptions,
+    WriteImageError, diff, flatten, journal_path, merge_copy, merge_in_place, vmm_diff,
+};
+pub use map::{MAX_MEM_SIZE, Map, OpenMapError, TooManyWindows, WithoutParent, WriteMapError};
+pub use read_at::ReadAt;
+pub use sparsify::{Punching, Sparsified, SparsifyError, SparsifyOptions, sparsify, sparsify_to};
+pub use units::{
+    Counts, MAX_WINDOWS, PAGE, PageState, PageStates, Run, Runs, UnknownPage, WindowSize,
+    WindowSizeError,
+};
+pub use verify::{VerifiedImage, VerifyImageError, ZeroError, verify_image};
+pub use work::{Cancelled, Progress, Work};
+pub use working_set::{FirstTouch, WorkingSet};

@@ -1,69 +1,70 @@
-//! Gives the blocks of an image's zero pages back to the filesystem, in place.
+//! Finds an image's zero pages: gives their blocks back in place, or leaves them out of a copy.
 
+mod copy;
 mod punch;
 mod scan;
-mod zero;
+mod walk;
 
-use std::fs::{OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata};
 use std::io;
-use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::bits;
+use crate::draft::{Draft, WriteFileError};
 use crate::id::ImageId;
-use crate::map::{MAX_MEM_SIZE, Map};
+use crate::image::{Access, OpenImageError, open_file};
+use crate::map::{MAX_MEM_SIZE, Map, TooManyWindows};
 use crate::units::{PAGE, PageStates, WindowSize};
+use crate::work::{Cancelled, Work};
 
 pub use punch::Punching;
 
-/// How to go about [`sparsify()`].
-#[derive(Clone, Debug, Default)]
-pub struct SparsifyOptions {
-    /// How many threads read the image; none: one per core, and never more than there are pieces
-    /// of 16 MiB.
-    pub threads: Option<NonZeroUsize>,
-    /// Only look; the file is read and not changed.
+/// How to go about [`sparsify()`] and [`sparsify_to`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SparsifyOptions<'a> {
+    /// Threads, of which there are never more than pieces of 16 MiB, and progress in bytes of the
+    /// image, holes and all.
+    pub work: Work<'a>,
+    /// Only look; no file is changed or made.
     pub dry_run: bool,
+    /// The windows of the map; none: [`WindowSize::for_image`].
+    pub window: Option<WindowSize>,
+    /// Have the image, or the copy, durable before returning. A map must never be more durable
+    /// than what it speaks of, so whoever writes one and does not ask for this syncs the image
+    /// before.
+    pub sync: bool,
 }
 
-/// What [`sparsify()`] found and did.
+/// What [`sparsify()`] or [`sparsify_to`] found and did.
 #[derive(Clone, Debug)]
 pub struct Sparsified {
-    states: PageStates,
+    found: scan::Found,
     /// Whether blocks could be given back.
     pub punching: Punching,
     /// How many bytes of zeros that occupied blocks were punched out.
     pub punched_bytes: u64,
-    /// What the file occupied on disk before, in bytes.
+    /// What the image occupied on disk before, in bytes.
     pub allocated_before: u64,
-    /// What it occupies now, in bytes.
+    /// What it occupies now, or its copy, in bytes.
     pub allocated_after: u64,
 }
 
 /// Why an image could not be sparsified. Its bytes are what they were: what is punched were zeros.
+/// There is no copy, except after [`WriteFileError::NotDurable`].
 #[derive(Debug, thiserror::Error)]
 pub enum SparsifyError {
-    /// The file could not be opened for reading and writing, or looked at.
-    #[error("the image {path:?} can't be opened: {source}")]
-    Open {
-        /// The image.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// It is a directory, a device or a pipe.
-    #[error("the image {0:?} is no regular file")]
-    NotAFile(PathBuf),
-    /// Somebody holds a lock on it: a VM has it mapped, or it is being sparsified already.
-    #[error("the image {0:?} is in use")]
-    InUse(PathBuf),
+    /// The image can't be used, or somebody else uses it.
+    #[error(transparent)]
+    Open(#[from] OpenImageError),
     /// It is larger than any image that we take.
     #[error("the image has {mem_size} bytes, more than the {MAX_MEM_SIZE} that are allowed")]
     TooLarge {
         /// Its size in bytes.
         mem_size: u64,
     },
+    /// The windows that were asked for are too small for it.
+    #[error(transparent)]
+    TooManyWindows(#[from] TooManyWindows),
     /// A part could not be read.
     #[error("the image can't be read at offset {offset}: {source}")]
     Read {
@@ -80,90 +81,200 @@ pub enum SparsifyError {
         /// What the system said.
         source: io::Error,
     },
+    /// What was done in place could not be made durable, or looked at.
+    #[error("the image {path:?} can't be synced: {source}")]
+    Sync {
+        /// The image.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The copy would get the image's own name.
+    #[error("a copy of the image {0:?} can't take its place; name another file")]
+    OntoItself(PathBuf),
+    /// The copy could not be made, synced or named.
+    #[error(transparent)]
+    File(#[from] WriteFileError),
+    /// A part of the copy could not be written.
+    #[error("the copy can't be written at offset {offset}: {source}")]
+    Write {
+        /// Where, in bytes.
+        offset: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody had it end.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
 }
 
 impl Sparsified {
     /// The image's size in bytes.
     pub fn mem_size(&self) -> u64 {
-        self.states.mem_size()
+        self.states().mem_size()
     }
 
     /// Pages that are not all zeros.
     pub fn data_pages(&self) -> u64 {
-        self.states.counts().data
+        self.states().counts().data
     }
 
     /// Pages that are, among them those that were holes before.
     pub fn zero_pages(&self) -> u64 {
-        self.states.counts().zero
+        self.states().counts().zero
     }
 
     /// The state of each page, DATA or ZERO.
     pub fn states(&self) -> &PageStates {
-        &self.states
+        &self.found.states
     }
 
-    /// The map to write beside the image, which is a whole one and is called `image_id`.
+    /// The map to write beside the image, or beside its copy: of a whole image that is called
+    /// `image_id`, with the checksums of its windows.
     pub fn into_map(self, image_id: ImageId) -> Map {
-        Map::new(image_id, None, WindowSize::DEFAULT, self.states)
+        let scan::Found { states, window, checksums } = self.found;
+        Map::new(image_id, None, window, states)
             .expect("a scan finds only DATA and ZERO")
+            .with_checksums(checksums)
     }
 }
 
-/// Finds the zero pages of the image `file` and punches those that occupy blocks out of it. The
-/// image's bytes stay the same; what was a hole already is not touched.
+/// Finds the zero pages of the image at `path` and punches those that occupy blocks out of it. The
+/// image's bytes stay the same; what was a hole already is neither read nor touched.
 ///
 /// The file is locked (`flock`, exclusive) meanwhile, and nobody else may hold a lock on it: who
-/// has an image mapped keeps a shared one. Memory used is 1 MiB per thread and a bit per page.
-/// Where the filesystem can't punch holes, that is said in [`Sparsified::punching`] and costs
-/// nothing but space. Syncing the file is up to the caller.
+/// has an image mapped keeps a shared one. Memory used is 256 KiB per thread, a bit per page and
+/// eight bytes per window. Where the filesystem can't punch holes, that is said in
+/// [`Sparsified::punching`] and costs nothing but space.
 ///
-/// Not for a layer over another image: there a hole means "unchanged", not "zeros".
-pub fn sparsify(file: &Path, options: &SparsifyOptions) -> Result<Sparsified, SparsifyError> {
-    let open_failed = |source| SparsifyError::Open { path: file.to_owned(), source };
-    let image = OpenOptions::new().read(true).write(true).open(file).map_err(open_failed)?;
-    if !image.metadata().map_err(open_failed)?.is_file() {
-        return Err(SparsifyError::NotAFile(file.to_owned()));
-    }
-    match image.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(SparsifyError::InUse(file.to_owned())),
-        Err(TryLockError::Error(source)) => return Err(open_failed(source)),
-    }
-    // Only now: before we had the lock the file may have grown.
-    let before = image.metadata().map_err(open_failed)?;
-    let mem_size = before.len();
-    if mem_size > MAX_MEM_SIZE {
-        return Err(SparsifyError::TooLarge { mem_size });
-    }
+/// **Never for a layer over another image:** there a hole means "unchanged", not "zeros", and
+/// punching destroys the difference for good. The file itself does not tell; whoever calls this
+/// knows, or asks the map beside it ([`Map::parent`]).
+pub fn sparsify(path: &Path, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
+    in_place(path, options, punch::punch_hole)
+}
 
-    let mut data = vec![0; bits::words(mem_size.div_ceil(PAGE)) as usize];
-    let puncher = punch::Puncher::new(&image, mem_size, options.dry_run);
-    scan::image(&image, mem_size, options.threads, &puncher, &mut data)?;
+/// Copies the image at `path` to `out` without its zero pages, which are holes there, whatever the
+/// filesystem of either can do. The same is found as by [`sparsify()`]; the image is not changed.
+///
+/// Like [`sparsify()`] it locks the image, but shared: others may read it. A VM that has the image
+/// mapped to write into it also holds a shared lock, so the caller sees to it that there is none.
+/// The copy appears under its name when it is whole, in the place of what had that name, with mode
+/// 0600. A dry run makes none. Not for a layer over another image, for the same reason.
+pub fn sparsify_to(
+    path: &Path,
+    out: &Path,
+    options: &SparsifyOptions<'_>,
+) -> Result<Sparsified, SparsifyError> {
+    let source = Source::open(path, Access::Read, options)?;
+    if fs::metadata(out).is_ok_and(|there| source.is(&there)) {
+        return Err(SparsifyError::OntoItself(path.to_owned()));
+    }
+    if options.dry_run {
+        return source.look(options);
+    }
+    let copy = Draft::create(out)?;
+    copy.file().set_len(source.mem_size).map_err(|e| copy.failed(e))?;
+    let found = source.scan(options, &copy::Copier(copy.file()))?;
+    let allocated_after = allocated(&copy.file().metadata().map_err(|e| copy.failed(e))?);
+    copy.publish(options.sync)?;
+    Ok(Sparsified { allocated_after, ..source.unchanged(found) })
+}
 
+fn in_place(
+    path: &Path,
+    options: &SparsifyOptions<'_>,
+    punch: punch::Punch,
+) -> Result<Sparsified, SparsifyError> {
+    let source = Source::open(path, Access::Write, options)?;
+    if options.dry_run {
+        return source.look(options);
+    }
+    let puncher = punch::Puncher::new(&source.file, source.mem_size, punch);
+    let found = source.scan(options, &puncher)?;
+    let failed = |source| SparsifyError::Sync { path: path.to_owned(), source };
+    if options.sync {
+        source.file.sync_data().map_err(failed)?;
+    }
     Ok(Sparsified {
-        states: PageStates::of_full_image(mem_size, data),
         punching: puncher.outcome(),
         punched_bytes: puncher.punched_bytes(),
-        allocated_before: allocated(&before),
-        allocated_after: allocated(&image.metadata().map_err(open_failed)?),
+        allocated_after: allocated(&source.file.metadata().map_err(failed)?),
+        ..source.unchanged(found)
     })
 }
 
-fn allocated(meta: &std::fs::Metadata) -> u64 {
+/// An image that is open, locked and within our limits.
+struct Source {
+    file: File,
+    mem_size: u64,
+    before: Metadata,
+    window: WindowSize,
+}
+
+impl Source {
+    fn open(
+        path: &Path,
+        access: Access,
+        options: &SparsifyOptions<'_>,
+    ) -> Result<Self, SparsifyError> {
+        let file = open_file(path, access)?;
+        // Only now: before we had the lock the file may have grown.
+        let before = file
+            .metadata()
+            .map_err(|source| OpenImageError::Open { path: path.to_owned(), source })?;
+        let mem_size = before.len();
+        if mem_size > MAX_MEM_SIZE {
+            return Err(SparsifyError::TooLarge { mem_size });
+        }
+        let window = options.window.unwrap_or_else(|| WindowSize::for_image(mem_size));
+        TooManyWindows::check(window, mem_size)?;
+        Ok(Self { file, mem_size, before, window })
+    }
+
+    fn is(&self, other: &Metadata) -> bool {
+        (self.before.dev(), self.before.ino()) == (other.dev(), other.ino())
+    }
+
+    fn scan(
+        &self,
+        options: &SparsifyOptions<'_>,
+        target: &impl scan::Target,
+    ) -> Result<scan::Found, SparsifyError> {
+        scan::image(&self.file, self.mem_size, self.window, options.work, target)
+    }
+
+    fn look(&self, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
+        self.scan(options, &scan::Looker).map(|found| self.unchanged(found))
+    }
+
+    /// `found`, and nothing done.
+    fn unchanged(&self, found: scan::Found) -> Sparsified {
+        let allocated = allocated(&self.before);
+        Sparsified {
+            found,
+            punching: Punching::Off,
+            punched_bytes: 0,
+            allocated_before: allocated,
+            allocated_after: allocated,
+        }
+    }
+}
+
+fn allocated(meta: &Metadata) -> u64 {
     // POSIX leaves the unit open; on Linux it is 512 bytes on every filesystem.
     meta.blocks() * 512
 }
 
 /// What is read at once, in bytes: large enough that a system call is nothing beside the copy, and
-/// small enough to stay in a core's cache until it has been compared.
-const BUFFER: usize = 1024 * 1024;
+/// small enough to stay in a core's own cache until it has been compared and hashed.
+const BUFFER: usize = 256 * 1024;
 
-/// What one thread takes at once, in bytes. A multiple of 64 pages, so that no two threads share a
-/// word of the bitmap, and of every filesystem's block.
+/// What one thread takes at once, in bytes. A multiple of the largest window, of 64 pages, so that no
+/// two threads share a word of the bitmap, and of every filesystem's block.
 const PIECE: u64 = 16 * 1024 * 1024;
 
-const _: () = assert!(PIECE.is_multiple_of(64 * PAGE) && PIECE.is_multiple_of(BUFFER as u64));
+const _: () = assert!(PIECE.is_power_of_two() && PIECE >= 64 * PAGE && PIECE >= 4 << 20);
 
 #[cfg(test)]
 mod tests;

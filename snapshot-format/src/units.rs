@@ -9,6 +9,9 @@ use crate::bits;
 /// and the smallest block that the common filesystems can give back.
 pub const PAGE: u64 = 4096;
 
+/// The binary logarithm of [`PAGE`], as files say it.
+pub(crate) const PAGE_SHIFT: u8 = PAGE.trailing_zeros() as u8;
+
 /// What an image knows of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageState {
@@ -52,6 +55,10 @@ pub struct Counts {
     pub parent: u64,
 }
 
+/// The most windows that an image may have, whatever their size: what is kept for each of them, at
+/// some 50 bytes, stays small beside a process's memory.
+pub const MAX_WINDOWS: u64 = 1 << 20;
+
 /// The size of a window: 256 KiB unless an image says otherwise.
 ///
 /// At 256 KiB frames compress within 4 % of 2 MiB frames, a cold fault decodes in 0.3 ms, and
@@ -90,6 +97,32 @@ impl WindowSize {
     pub fn bytes(self) -> u64 {
         1 << self.0
     }
+
+    /// The size in pages.
+    pub fn pages(self) -> u64 {
+        self.bytes() / PAGE
+    }
+
+    /// The size for an image of `mem_size` bytes: the default, or the smallest larger one with
+    /// which the image has no more than [`MAX_WINDOWS`].
+    pub fn for_image(mem_size: u64) -> Self {
+        (Self::DEFAULT.0..Self::MAX.0)
+            .map(Self)
+            .find(|window| window.count(mem_size) <= MAX_WINDOWS)
+            .unwrap_or(Self::MAX)
+    }
+
+    /// How many windows an image of `mem_size` bytes has; the last may be cut short.
+    pub fn count(self, mem_size: u64) -> u64 {
+        mem_size.div_ceil(self.bytes())
+    }
+
+    /// The pages of `window` in an image of `mem_size` bytes; none behind its end.
+    pub fn pages_of(self, window: u64, mem_size: u64) -> Range<u64> {
+        let all = mem_size.div_ceil(PAGE);
+        let start = window.saturating_mul(self.pages()).min(all);
+        start..start.saturating_add(self.pages()).min(all)
+    }
 }
 
 impl Default for WindowSize {
@@ -105,14 +138,20 @@ impl fmt::Debug for WindowSize {
 }
 
 /// The state of each page of an image of `mem_size` bytes. A last page that is cut short by the
-/// image's end is a page like any other.
-#[derive(Clone, PartialEq, Eq)]
+/// image's end is a page like any other. A bit per page in memory, two in a layer.
 pub struct PageStates {
     mem_size: u64,
-    // A page is in at most one of the two; in neither it is PARENT. Bits behind the last page are
-    // clear in both.
+    // Bits behind the last page are clear.
     data: Vec<u64>,
-    zero: Vec<u64>,
+    rest: Rest,
+}
+
+/// What the pages are that are not DATA.
+enum Rest {
+    /// ZERO, all of them: a whole image.
+    Zero,
+    /// ZERO where a bit is set, which excludes DATA; PARENT elsewhere.
+    Bits(Vec<u64>),
 }
 
 /// Pages side by side that are all in the same state.
@@ -128,45 +167,57 @@ impl PageStates {
     /// All pages in one state.
     pub fn all(mem_size: u64, state: PageState) -> Self {
         let words = bits::words(mem_size.div_ceil(PAGE)) as usize;
-        let mut full = vec![u64::MAX; words];
-        if let Some(last) = full.last_mut() {
-            *last = bits::last_mask(mem_size.div_ceil(PAGE));
-        }
-        let (data, zero) = match state {
-            PageState::Data => (full, vec![0; words]),
-            PageState::Zero => (vec![0; words], full),
-            PageState::Parent => (vec![0; words], vec![0; words]),
+        let none = || vec![0; words];
+        let (data, rest) = match state {
+            PageState::Data => (bits::full(mem_size.div_ceil(PAGE)), Rest::Zero),
+            PageState::Zero => (none(), Rest::Zero),
+            PageState::Parent => (none(), Rest::Bits(none())),
         };
-        Self { mem_size, data, zero }
+        Self { mem_size, data, rest }
     }
 
     /// Pages of `data` are DATA and all others ZERO. There are as many words as the pages need,
     /// and bits behind the last page are clear.
     pub(crate) fn of_full_image(mem_size: u64, data: Vec<u64>) -> Self {
-        let mut states = Self::all(mem_size, PageState::Zero);
-        debug_assert_eq!(states.data.len(), data.len());
-        for (zero, data) in states.zero.iter_mut().zip(&data) {
-            *zero &= !data;
-        }
-        states.data = data;
-        states
+        debug_assert!(bits::fit(&data, mem_size.div_ceil(PAGE)));
+        Self { mem_size, data, rest: Rest::Zero }
     }
 
     /// The states in two bitmaps, if they are of the right length, clear behind the last page,
     /// and no page is in both.
     pub(crate) fn from_bitmaps(mem_size: u64, data: Vec<u64>, zero: Vec<u64>) -> Option<Self> {
         let pages = mem_size.div_ceil(PAGE);
-        let fits = |words: &[u64]| {
-            words.len() as u64 == bits::words(pages)
-                && words.last().is_none_or(|last| last & !bits::last_mask(pages) == 0)
-        };
         let apart = data.iter().zip(&zero).all(|(data, zero)| data & zero == 0);
-        (fits(&data) && fits(&zero) && apart).then_some(Self { mem_size, data, zero })
+        if !bits::fit(&data, pages) || !bits::fit(&zero, pages) || !apart {
+            return None;
+        }
+        let whole = bits::count(&data) + bits::count(&zero) == pages;
+        Some(Self { mem_size, data, rest: if whole { Rest::Zero } else { Rest::Bits(zero) } })
     }
 
-    /// The two bitmaps, DATA and ZERO.
-    pub(crate) fn bitmaps(&self) -> (&[u64], &[u64]) {
-        (&self.data, &self.zero)
+    /// Whether no page is PARENT.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.rest, Rest::Zero)
+    }
+
+    /// The words of the DATA bitmap.
+    pub(crate) fn data_words(&self) -> &[u64] {
+        &self.data
+    }
+
+    /// The words of the ZERO bitmap.
+    pub(crate) fn zero_words(&self) -> impl Iterator<Item = u64> {
+        (0..self.data.len()).map(|word| self.zero_word(word))
+    }
+
+    fn zero_word(&self, word: usize) -> u64 {
+        match &self.rest {
+            Rest::Bits(zero) => zero[word],
+            Rest::Zero if word + 1 == self.data.len() => {
+                !self.data[word] & bits::last_mask(self.pages())
+            }
+            Rest::Zero => !self.data[word],
+        }
     }
 
     /// The image's size in bytes.
@@ -184,7 +235,7 @@ impl PageStates {
         self.known(page)?;
         Ok(if bits::get(&self.data, page) {
             PageState::Data
-        } else if bits::get(&self.zero, page) {
+        } else if self.zero_word((page / 64) as usize) >> (page % 64) & 1 == 1 {
             PageState::Zero
         } else {
             PageState::Parent
@@ -194,20 +245,39 @@ impl PageStates {
     /// Sets the state of `page`.
     pub fn set(&mut self, page: u64, state: PageState) -> Result<(), UnknownPage> {
         self.known(page)?;
+        if state == PageState::Parent && matches!(self.rest, Rest::Zero) {
+            self.rest = Rest::Bits(self.zero_words().collect());
+        }
         bits::put(&mut self.data, page, state == PageState::Data);
-        bits::put(&mut self.zero, page, state == PageState::Zero);
+        if let Rest::Bits(zero) = &mut self.rest {
+            bits::put(zero, page, state == PageState::Zero);
+        }
         Ok(())
     }
 
     /// How many pages are in which state.
     pub fn counts(&self) -> Counts {
-        let (data, zero) = (bits::count(&self.data), bits::count(&self.zero));
+        let data = bits::count(&self.data);
+        let zero = match &self.rest {
+            Rest::Zero => self.pages() - data,
+            Rest::Bits(zero) => bits::count(zero),
+        };
         Counts { data, zero, parent: self.pages() - data - zero }
+    }
+
+    /// How many of `pages` are DATA.
+    pub fn data_in(&self, pages: Range<u64>) -> u64 {
+        bits::count_in(&self.data, pages)
     }
 
     /// The pages in runs of one state, from the first to the last.
     pub fn runs(&self) -> Runs<'_> {
-        Runs { states: self, page: 0 }
+        self.runs_in(0..self.pages())
+    }
+
+    /// [`Self::runs`] of those `pages` that the image has, cut at their borders.
+    pub fn runs_in(&self, pages: Range<u64>) -> Runs<'_> {
+        Runs { states: self, page: pages.start, end: pages.end.min(self.pages()) }
     }
 
     fn known(&self, page: u64) -> Result<(), UnknownPage> {
@@ -215,6 +285,27 @@ impl PageStates {
         if page < pages { Ok(()) } else { Err(UnknownPage { page, pages }) }
     }
 }
+
+impl Clone for PageStates {
+    fn clone(&self) -> Self {
+        let rest = match &self.rest {
+            Rest::Zero => Rest::Zero,
+            Rest::Bits(zero) => Rest::Bits(bits::copy(zero)),
+        };
+        Self { mem_size: self.mem_size, data: bits::copy(&self.data), rest }
+    }
+}
+
+impl PartialEq for PageStates {
+    fn eq(&self, other: &Self) -> bool {
+        // A layer without PARENT is as good as a whole image.
+        self.mem_size == other.mem_size
+            && self.data == other.data
+            && self.zero_words().eq(other.zero_words())
+    }
+}
+
+impl Eq for PageStates {}
 
 impl fmt::Debug for PageStates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -230,21 +321,25 @@ impl fmt::Debug for PageStates {
 pub struct Runs<'a> {
     states: &'a PageStates,
     page: u64,
+    end: u64,
 }
 
 impl Iterator for Runs<'_> {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {
-        let (start, pages) = (self.page, self.states.pages());
+        let (start, pages) = (self.page, self.end);
+        if start >= pages {
+            return None;
+        }
         let state = self.states.state(start).ok()?;
         // A word at a time: an image of zeros has a million pages and one run.
         while self.page < pages {
             let (word, bit) = ((self.page / 64) as usize, self.page % 64);
             let same = match state {
                 PageState::Data => self.states.data[word],
-                PageState::Zero => self.states.zero[word],
-                PageState::Parent => !(self.states.data[word] | self.states.zero[word]),
+                PageState::Zero => self.states.zero_word(word),
+                PageState::Parent => !(self.states.data[word] | self.states.zero_word(word)),
             };
             let more = u64::from((same >> bit).trailing_ones());
             self.page += more;
@@ -268,6 +363,14 @@ mod tests {
             assert_eq!(WindowSize::from_shift(shift).is_ok(), (16..=22).contains(&shift));
         }
         assert_eq!(WindowSize::default().bytes(), 256 * 1024);
+        for (size, shift) in [(0, 18), (256 << 30, 18), ((256 << 30) + 1, 19), (1 << 40, 20)] {
+            let window = WindowSize::for_image(size);
+            assert_eq!(window.shift(), shift);
+            assert!(window.count(size) <= MAX_WINDOWS);
+        }
+        assert_eq!(WindowSize::DEFAULT.pages_of(1, (256 << 10) + 1), 64..65);
+        assert_eq!(WindowSize::DEFAULT.pages_of(2, (256 << 10) + 1), 65..65);
+        assert_eq!(WindowSize::DEFAULT.pages_of(u64::MAX, 1), 1..1);
     }
 
     #[test]
@@ -307,6 +410,13 @@ mod tests {
                 walked.extend(run.pages.map(|_| run.state));
             }
             prop_assert_eq!(&walked, &wanted);
+            let cut = states.pages() / 3..states.pages() / 2 + 1;
+            let part: Vec<_> =
+                states.runs_in(cut.clone()).flat_map(|r| r.pages.map(move |_| r.state)).collect();
+            let within = cut.start as usize..(cut.end as usize).min(wanted.len());
+            prop_assert_eq!(&part[..], &wanted[within.clone()]);
+            let data = wanted[within].iter().filter(|s| **s == PageState::Data).count();
+            prop_assert_eq!(states.data_in(cut), data as u64);
             let of = |s| wanted.iter().filter(|w| **w == s).count() as u64;
             prop_assert_eq!(states.counts(), Counts {
                 data: of(PageState::Data), zero: of(PageState::Zero), parent: of(PageState::Parent),

@@ -5,8 +5,8 @@ use std::fs;
 
 use proptest::prelude::*;
 use rouse_snapshot_format::{
-    Counts, ImageId, MAX_MEM_SIZE, Map, OpenMapError, PAGE, PageState, PageStates, WindowSize,
-    WriteMapError,
+    Counts, ImageId, MAX_MEM_SIZE, MAX_WINDOWS, Map, OpenMapError, PAGE, PageState, PageStates,
+    WindowSize, WorkingSet, WriteFileError, WriteMapError,
 };
 
 /// Offsets from `FORMAT.md`.
@@ -40,6 +40,14 @@ fn small() -> Map {
         states.set(page, state).unwrap();
     }
     layer(states)
+}
+
+/// [`small`] with a working set: two wakes.
+fn small_with_working_set() -> Map {
+    let mut set = WorkingSet::new();
+    set.record([1, 0], WindowSize::DEFAULT);
+    set.record([0], WindowSize::DEFAULT);
+    small().with_working_set(set)
 }
 
 /// Makes the header's checksum right again.
@@ -94,6 +102,42 @@ fn every_changed_byte_is_an_error_or_makes_no_difference() {
     }
     // The padding between header and bitmaps and between the two, and nothing else.
     assert_eq!(harmless, (192 - 180 + 256 - 208) * 255);
+}
+
+#[test]
+fn a_damaged_working_set_is_left_out_and_said() {
+    let bytes = small_with_working_set().to_bytes().unwrap();
+    assert_eq!(Map::from_bytes(&bytes).unwrap(), small_with_working_set());
+    // One more line in the table: 212 bytes of header, so that bitmaps start at 256 and 320.
+    let from = bytes.len() - 4 * 6;
+    for at in from..bytes.len() {
+        let mut wrong = bytes.clone();
+        wrong[at] ^= 0x10;
+        let read = Map::from_bytes(&wrong).unwrap();
+        assert!(read.working_set_dropped() && read.working_set().is_empty(), "byte {at}");
+        assert_eq!(read.states(), small().states());
+    }
+    // One that no writer could have meant, with a right checksum.
+    let mut wrong = bytes.clone();
+    wrong[from + 8..from + 12].fill(0xff);
+    let crc = crc32c::crc32c(&wrong[from..]).to_le_bytes();
+    put(&mut wrong, TABLE + 2 * ENTRY + 4, &crc);
+    seal(&mut wrong);
+    let read = Map::from_bytes(&wrong).unwrap();
+    assert!(read.working_set_dropped() && read.working_set().is_empty());
+
+    // Cut short it is an error like any other.
+    let cut = Map::from_bytes(&bytes[..bytes.len() - 1]).unwrap_err();
+    assert!(matches!(cut, OpenMapError::Truncated { .. }), "{cut}");
+}
+
+#[test]
+fn a_working_set_names_only_windows_that_there_are() {
+    let mut set = WorkingSet::new();
+    set.record([5, 1, 2], WindowSize::DEFAULT);
+    let map = small().with_working_set(set);
+    assert_eq!(map.windows(), 2);
+    assert_eq!(map.working_set().order(WindowSize::DEFAULT), [1]);
 }
 
 #[test]
@@ -159,7 +203,7 @@ fn headers_that_contradict_themselves() {
     let large = |b: &mut Vec<u8>| put(b, MEM_SIZE, &(MAX_MEM_SIZE + 1).to_le_bytes());
     assert!(matches!(with(large), Err(OpenMapError::TooLarge { .. })));
     // Another size than the bitmaps are for, by a word and by a page.
-    assert!(sections(with(|b| put(b, MEM_SIZE, &MAX_MEM_SIZE.to_le_bytes())).unwrap_err()));
+    assert!(sections(with(|b| put(b, MEM_SIZE, &(1_u64 << 37).to_le_bytes())).unwrap_err()));
     let page_less = |b: &mut Vec<u8>| put(b, MEM_SIZE, &(64 * PAGE + 1).to_le_bytes());
     assert!(matches!(with(page_less), Err(OpenMapError::States)));
     assert!(matches!(with(|b| b[DATA_PAGES] += 1), Err(OpenMapError::Counts { .. })));
@@ -233,20 +277,28 @@ fn writing_replaces_whole_files_only() {
     let blocked = dir.path().join("blocked");
     fs::create_dir(&blocked).unwrap();
     let error = small().write(&blocked).unwrap_err();
-    assert!(matches!(error, WriteMapError::Io { .. }), "{error}");
+    assert!(matches!(error, WriteMapError::File(WriteFileError::Io { .. })), "{error}");
     assert_eq!(names(&dir), 2);
-    assert!(matches!(small().write("/"), Err(WriteMapError::NoName(_))));
+    assert!(matches!(small().write("/"), Err(WriteMapError::File(WriteFileError::NoName(_)))));
     assert!(matches!(
         small().write(dir.path().join("none/memory.map")),
-        Err(WriteMapError::Io { .. })
+        Err(WriteMapError::File(WriteFileError::Io { .. }))
     ));
 }
 
 #[test]
 fn maps_of_the_limit_and_none_larger() {
-    let huge = layer(PageStates::all(MAX_MEM_SIZE, PageState::Data));
-    assert_eq!(Map::from_bytes(&huge.to_bytes().unwrap()).unwrap(), huge);
-    assert_eq!(huge.windows(), MAX_MEM_SIZE >> 18);
+    let all = PageStates::all(MAX_MEM_SIZE, PageState::Data);
+    let too_many = layer(all.clone()).to_bytes().unwrap_err();
+    assert!(matches!(too_many, WriteMapError::TooManyWindows(t) if t.windows == 1 << 22));
+    let window = WindowSize::for_image(MAX_MEM_SIZE);
+    let huge = Map::new(id(1), Some(id(2)), window, all).unwrap();
+    let mut bytes = huge.to_bytes().unwrap();
+    assert_eq!(Map::from_bytes(&bytes).unwrap(), huge);
+    assert_eq!(huge.windows(), MAX_WINDOWS);
+    bytes[WINDOW_SHIFT] -= 1;
+    seal(&mut bytes);
+    assert!(matches!(Map::from_bytes(&bytes), Err(OpenMapError::TooManyWindows(_))));
     let larger = layer(PageStates::all(MAX_MEM_SIZE + 1, PageState::Data));
     assert!(matches!(larger.to_bytes(), Err(WriteMapError::TooLarge { .. })));
 }

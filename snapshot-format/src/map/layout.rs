@@ -18,13 +18,16 @@ pub(super) const FIXED: usize = 112;
 pub(super) const ENTRY: usize = 32;
 /// The header's checksum at its end.
 pub(super) const CRC: usize = 4;
-/// The most sections a file may have. We write two; the table stays under a page.
+/// The most sections a file may have. We write at most four; the table stays under a page.
 pub(super) const MAX_SECTIONS: u16 = 64;
 /// The longest header, in bytes: the longest section table and as much again for fields of later
 /// minor versions.
 pub(super) const MAX_HEADER: u32 = 4096;
 /// Sections start at multiples of this, so that they can be mapped and read as words.
-pub(super) const ALIGN: u64 = 64;
+pub(super) const ALIGN: usize = 64;
+
+/// The longest working set, in bytes: three wakes of the most windows of the smallest size.
+pub(super) const MAX_WORKING_SET: u64 = 4 * (1 + 3 * (1 + (128 << 20 >> 16)));
 
 /// Where in the header a field starts.
 pub(super) mod at {
@@ -61,10 +64,14 @@ pub(super) enum Section {
     Data = 1,
     /// A bitmap: the pages that are ZERO.
     Zero = 2,
+    /// A word per window: the checksum of its DATA pages.
+    Checksums = 3,
+    /// The working set.
+    WorkingSet = 4,
 }
 
 impl Section {
-    pub(super) const ALL: [Self; 2] = [Self::Data, Self::Zero];
+    pub(super) const ALL: [Self; 4] = [Self::Data, Self::Zero, Self::Checksums, Self::WorkingSet];
 
     pub(super) fn from_kind(kind: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|section| *section as u32 == kind)
@@ -74,9 +81,8 @@ impl Section {
         match self {
             Self::Data => "DATA",
             Self::Zero => "ZERO",
+            Self::Checksums => "CHECKSUMS",
+            Self::WorkingSet => "WORKING SET",
         }
     }
 }
-
-/// 12: our pages are of 4 KiB.
-pub(super) const PAGE_SHIFT: u8 = crate::units::PAGE.trailing_zeros() as u8;

@@ -2,13 +2,20 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::layout::{self, Section, at, entry};
-use super::{MAX_MEM_SIZE, Map};
+use super::{MAX_MEM_SIZE, Map, TooManyWindows};
+use crate::bitmaps::{Bitmaps, BitmapsError};
+use crate::bytes::{id_at, u16_at, u32_at, u64_at};
 use crate::id::ImageId;
-use crate::units::{Counts, PAGE, PageStates, WindowSize};
+use crate::packed::EMPTY_CHECKSUM;
+use crate::read_at::ReadAt;
+use crate::units::{Counts, PAGE_SHIFT, WindowSize};
+use crate::working_set::WorkingSet;
+
+/// How many bytes of a section are read at once; a multiple of 8.
+const PIECE: u64 = 1024 * 1024;
 
 /// Why a file could not be opened as a map.
 #[derive(Debug, thiserror::Error)]
@@ -85,37 +92,15 @@ pub enum OpenMapError {
     /// Pages are as in a parent, and there is none.
     #[error(transparent)]
     WithoutParent(#[from] super::WithoutParent),
-}
-
-/// What a map is read from.
-pub(super) trait Source {
-    /// Its length in bytes.
-    fn length(&self) -> io::Result<u64>;
-    /// Fills `buffer` from `offset` on.
-    fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-}
-
-impl Source for File {
-    fn length(&self) -> io::Result<u64> {
-        self.metadata().map(|meta| meta.len())
-    }
-
-    fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(buffer, offset)
-    }
-}
-
-impl Source for &[u8] {
-    fn length(&self) -> io::Result<u64> {
-        Ok(self.len() as u64)
-    }
-
-    fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let part =
-            usize::try_from(offset).ok().and_then(|from| self.get(from..)?.get(..buffer.len()));
-        buffer.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
+    /// Its windows are too small for the image.
+    #[error(transparent)]
+    TooManyWindows(#[from] TooManyWindows),
+    /// A window without data has the checksum of some.
+    #[error("the map has a checksum for window {window}, where the image has no data")]
+    EmptyChecksum {
+        /// The window.
+        window: u64,
+    },
 }
 
 pub(super) fn open(path: &Path) -> Result<Map, OpenMapError> {
@@ -126,66 +111,122 @@ pub(super) fn open(path: &Path) -> Result<Map, OpenMapError> {
     read(&file)
 }
 
-pub(super) fn read(source: &impl Source) -> Result<Map, OpenMapError> {
-    let source = Bounded { source, length: source.length()? };
+pub(super) fn read(source: &(impl ReadAt + ?Sized)) -> Result<Map, OpenMapError> {
+    let source = Bounded { source, length: source.size()? };
     let header = source.part(0, header_length(&source)?.into())?;
     let header = Header::parse(&header)?;
 
-    let data = source.bitmap(&header, Section::Data)?;
-    let zero = source.bitmap(&header, Section::Zero)?;
-    let states =
-        PageStates::from_bitmaps(header.mem_size, data, zero).ok_or(OpenMapError::States)?;
+    let mut bitmaps = Bitmaps::new(header.mem_size, header.parent.is_none());
+    for section in [Section::Data, Section::Zero] {
+        source.section(&header, section, bitmaps.length(), |piece| bitmaps.take(piece))?;
+    }
+    let states = bitmaps.finish()?;
     if states.counts() != header.counts {
         return Err(OpenMapError::Counts { header: header.counts, bitmaps: states.counts() });
     }
     let mut map = Map::new(header.image_id, header.parent, header.window, states)?;
     map.foreign_ro = header.foreign_ro;
+    if header.place(Section::Checksums).is_some() {
+        let mut checksums = Vec::new();
+        source.section(&header, Section::Checksums, map.windows() * 8, |piece| {
+            checksums.extend(piece.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)));
+        })?;
+        map.checksums = Some(checksums);
+        if let Some(window) = wrong_empty(&map) {
+            return Err(OpenMapError::EmptyChecksum { window });
+        }
+    }
+    if let Some(place) = header.place(Section::WorkingSet) {
+        // Advice. A map without is as good, so damage here does not cost the image.
+        let read = match place.length {
+            ..=layout::MAX_WORKING_SET => {
+                let bytes = source.part(place.offset, place.length)?;
+                (crc32c::crc32c(&bytes) == place.crc)
+                    .then(|| WorkingSet::from_bytes(&bytes, header.window, map.windows()))
+                    .flatten()
+            }
+            _ => None,
+        };
+        map.working_set_dropped = read.is_none();
+        map.working_set = read.unwrap_or_default();
+    }
     Ok(map)
 }
 
+/// A window without DATA whose checksum is not that of nothing.
+fn wrong_empty(map: &Map) -> Option<u64> {
+    let checksums = map.checksums.as_deref().unwrap_or_default();
+    (0..map.windows()).zip(checksums).find_map(|(window, checksum)| {
+        let wrong = *checksum != EMPTY_CHECKSUM && map.window_data_pages(window) == 0;
+        wrong.then_some(window)
+    })
+}
+
 /// A source and its length, which bounds what is read and so what is allocated.
-struct Bounded<'a, S> {
+struct Bounded<'a, S: ?Sized> {
     source: &'a S,
     length: u64,
 }
 
-impl<S: Source> Bounded<'_, S> {
+impl<S: ReadAt + ?Sized> Bounded<'_, S> {
     fn part(&self, offset: u64, length: u64) -> Result<Vec<u8>, OpenMapError> {
         let needed = offset.saturating_add(length);
         if needed > self.length {
             return Err(OpenMapError::Truncated { needed, there: self.length });
         }
         let mut part = vec![0; length as usize];
-        match self.source.fill(&mut part, offset) {
+        match self.source.read_exact_at(&mut part, offset) {
             Ok(()) => Ok(part),
             // It was cut while we read.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(OpenMapError::Truncated { needed, there: self.source.length()? })
+                Err(OpenMapError::Truncated { needed, there: self.source.size()? })
             }
             Err(e) => Err(e.into()),
         }
     }
 
-    fn bitmap(&self, header: &Header, section: Section) -> Result<Vec<u64>, OpenMapError> {
-        let place = header
-            .sections
-            .iter()
-            .find(|place| place.section == section)
-            .ok_or(OpenMapError::Sections("a bitmap is missing"))?;
-        let words = crate::bits::words(header.mem_size.div_ceil(PAGE));
-        if place.length != words * 8 {
-            return Err(OpenMapError::Sections("a bitmap does not fit the image's size"));
+    /// Hands over a section, which must have so many bytes, a multiple of 8: in pieces, so that a
+    /// large image's are not in memory as a whole. Each piece is a multiple of 8, too.
+    fn section(
+        &self,
+        header: &Header,
+        section: Section,
+        length: u64,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), OpenMapError> {
+        let place = header.place(section).ok_or(OpenMapError::Sections("a bitmap is missing"))?;
+        if place.length != length {
+            return Err(OpenMapError::Sections("a section does not fit the image's size"));
         }
-        let bytes = self.part(place.offset, place.length)?;
-        if crc32c::crc32c(&bytes) != place.crc {
+        let needed = place.offset.saturating_add(length);
+        if needed > self.length {
+            return Err(OpenMapError::Truncated { needed, there: self.length });
+        }
+        let (mut at, mut crc) = (place.offset, 0);
+        while at < needed {
+            let piece = self.part(at, (needed - at).min(PIECE))?;
+            crc = crc32c::crc32c_append(crc, &piece);
+            take(&piece);
+            at += piece.len() as u64;
+        }
+        if crc != place.crc {
             return Err(OpenMapError::SectionChecksum { section: section.name() });
         }
-        Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+        Ok(())
+    }
+}
+
+impl From<BitmapsError> for OpenMapError {
+    fn from(error: BitmapsError) -> Self {
+        match error {
+            BitmapsError::Clash => Self::States,
+            BitmapsError::WithoutParent(without) => Self::WithoutParent(without),
+        }
     }
 }
 
 /// Checks what stands before anything that a later version may lay out otherwise.
-fn header_length<S: Source>(source: &Bounded<'_, S>) -> Result<u32, OpenMapError> {
+fn header_length<S: ReadAt + ?Sized>(source: &Bounded<'_, S>) -> Result<u32, OpenMapError> {
     let magic_there = source.length.min(layout::MAGIC.len() as u64);
     if source.part(0, magic_there)? != layout::MAGIC[..magic_there as usize] {
         return Err(OpenMapError::NotAMap);
@@ -224,6 +265,10 @@ struct Place {
 }
 
 impl Header {
+    fn place(&self, section: Section) -> Option<&Place> {
+        self.sections.iter().find(|place| place.section == section)
+    }
+
     /// `bytes` are as long as they themselves say.
     fn parse(bytes: &[u8]) -> Result<Self, OpenMapError> {
         let (rest, crc) = bytes.split_at(bytes.len() - layout::CRC);
@@ -234,18 +279,20 @@ impl Header {
         if bits != 0 {
             return Err(OpenMapError::UnknownFeatures { bits });
         }
-        if bytes[at::PAGE_SHIFT] != layout::PAGE_SHIFT {
+        if bytes[at::PAGE_SHIFT] != PAGE_SHIFT {
             return Err(OpenMapError::PageSize(bytes[at::PAGE_SHIFT]));
         }
         let mem_size = u64_at(bytes, at::MEM_SIZE);
         if mem_size > MAX_MEM_SIZE {
             return Err(OpenMapError::TooLarge { mem_size });
         }
+        let window = WindowSize::from_shift(bytes[at::WINDOW_SHIFT])?;
+        TooManyWindows::check(window, mem_size)?;
         Ok(Self {
             mem_size,
             image_id: id_at(bytes, at::IMAGE_ID).ok_or(OpenMapError::NoImageId)?,
             parent: id_at(bytes, at::PARENT_ID),
-            window: WindowSize::from_shift(bytes[at::WINDOW_SHIFT])?,
+            window,
             counts: Counts {
                 data: u64_at(bytes, at::DATA_PAGES),
                 zero: u64_at(bytes, at::ZERO_PAGES),
@@ -281,24 +328,4 @@ fn sections(header: &[u8]) -> Result<Vec<Place>, OpenMapError> {
         places.push(Place { section, offset, length, crc: u32_at(line, entry::CRC) });
     }
     Ok(places)
-}
-
-fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("a slice of N bytes is an array of N")
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(array_at(bytes, at))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array_at(bytes, at))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array_at(bytes, at))
-}
-
-fn id_at(bytes: &[u8], at: usize) -> Option<ImageId> {
-    ImageId::from_bytes(array_at(bytes, at))
 }

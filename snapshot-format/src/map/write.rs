@@ -1,75 +1,70 @@
 //! From a map to bytes, and under its name at once or not at all.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::layout::{self, Section, at, entry};
-use super::{MAX_MEM_SIZE, Map};
+use super::{MAX_MEM_SIZE, Map, TooManyWindows};
+use crate::bytes::{each_words, put};
+use crate::draft::{Draft, WriteFileError};
 use crate::id::ImageId;
+use crate::units::PAGE_SHIFT;
 
-/// Why a map could not be written. The name holds what it held before, except after
-/// [`Self::NotDurable`].
+/// Why a map could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteMapError {
-    /// The path has no file name.
-    #[error("{0:?} names no file")]
-    NoName(PathBuf),
     /// The image is larger than any that we take.
     #[error("the image has {mem_size} bytes, more than the {MAX_MEM_SIZE} that are allowed")]
     TooLarge {
         /// The image's size in bytes.
         mem_size: u64,
     },
+    /// Its windows are too small for the image.
+    #[error(transparent)]
+    TooManyWindows(#[from] TooManyWindows),
     /// The map came from a file with features that this version does not know and would lose.
     #[error("the map has features that this program can't write (bits {bits:#x})")]
     ReadOnly {
         /// Their bits.
         bits: u64,
     },
-    /// The file could not be made, written, synced or renamed.
-    #[error("the map {path:?} can't be written: {source}")]
-    Io {
-        /// The map's name.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The map has its name, but the directory could not be synced: after a power loss the old
-    /// one may be back.
-    #[error("the map {path:?} is written, but may be lost with the power: {source}")]
-    NotDurable {
-        /// The map's name.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    /// The file could not be written.
+    #[error("the map {0}")]
+    File(#[from] WriteFileError),
+    /// What the map was to be written to does not take it.
+    #[error("the map can't be written: {0}")]
+    Io(#[source] io::Error),
 }
 
-pub(super) fn write(map: &Map, path: &Path) -> Result<(), WriteMapError> {
-    let bytes = bytes(map)?;
-    let name = path.file_name().ok_or_else(|| WriteMapError::NoName(path.to_owned()))?;
-    let dir = match path.parent() {
-        Some(dir) if dir != Path::new("") => dir,
-        _ => Path::new("."),
-    };
-    let failed = |source| WriteMapError::Io { path: path.to_owned(), source };
+pub(super) fn write(map: &Map, path: &Path, sync: bool) -> Result<(), WriteMapError> {
+    let draft = Draft::create(path)?;
+    match write_to(map, draft.file()) {
+        Err(WriteMapError::Io(source)) => Err(draft.failed(source).into()),
+        written => written.and_then(|()| Ok(draft.publish(sync)?)),
+    }
+}
 
-    // Mode 0600, as everything beside an image of somebody's memory.
-    let mut temporary = tempfile::Builder::new()
-        .prefix(&[".".as_ref(), name, ".".as_ref()].into_iter().collect::<std::ffi::OsString>())
-        .suffix(".tmp")
-        .tempfile_in(dir)
-        .map_err(failed)?;
-    temporary.write_all(&bytes).map_err(failed)?;
-    temporary.as_file().sync_all().map_err(failed)?;
-    temporary.persist(path).map_err(|e| failed(e.error))?;
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|source| WriteMapError::NotDurable { path: path.to_owned(), source })
+pub(super) fn write_to(map: &Map, mut to: impl Write) -> Result<(), WriteMapError> {
+    plan(map)?.write(map, &mut to).map_err(WriteMapError::Io)
 }
 
 pub(super) fn bytes(map: &Map) -> Result<Vec<u8>, WriteMapError> {
+    let plan = plan(map)?;
+    let mut bytes = Vec::with_capacity(plan.length);
+    plan.write(map, &mut bytes).expect("memory takes all bytes");
+    Ok(bytes)
+}
+
+/// All that stands in front of the sections, and where they go. The sections themselves are made
+/// twice, once for their checksums and once to be written: a large image's are not to be in memory
+/// as a whole.
+struct Plan {
+    header: Vec<u8>,
+    sections: Vec<(Section, usize)>,
+    length: usize,
+}
+
+pub(super) fn check(map: &Map) -> Result<(), WriteMapError> {
     let mem_size = map.mem_size();
     if mem_size > MAX_MEM_SIZE {
         return Err(WriteMapError::TooLarge { mem_size });
@@ -77,49 +72,91 @@ pub(super) fn bytes(map: &Map) -> Result<Vec<u8>, WriteMapError> {
     if map.foreign_ro != 0 {
         return Err(WriteMapError::ReadOnly { bits: map.foreign_ro });
     }
-    let (data, zero) = map.states.bitmaps();
-    let sections = [(Section::Data, data), (Section::Zero, zero)];
-    let header_len = layout::FIXED + sections.len() * layout::ENTRY + layout::CRC;
-
-    let mut file = vec![0; header_len];
-    let mut table = Vec::new();
-    for (section, words) in sections {
-        file.resize(file.len().next_multiple_of(layout::ALIGN as usize), 0);
-        let offset = file.len();
-        file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        let body = &file[offset..];
-        let mut line = [0; layout::ENTRY];
-        put(&mut line, entry::KIND, &(section as u32).to_le_bytes());
-        put(&mut line, entry::CRC, &crc32c::crc32c(body).to_le_bytes());
-        put(&mut line, entry::OFFSET, &(offset as u64).to_le_bytes());
-        put(&mut line, entry::LENGTH, &(body.len() as u64).to_le_bytes());
-        table.extend(line);
-    }
-
-    let counts = map.counts();
-    let header = &mut file[..header_len];
-    put(header, 0, &layout::MAGIC);
-    put(header, at::MAJOR, &layout::MAJOR.to_le_bytes());
-    put(header, at::MINOR, &layout::MINOR.to_le_bytes());
-    put(header, at::HEADER_LEN, &(header_len as u32).to_le_bytes());
-    put(header, at::INCOMPAT, &0_u64.to_le_bytes());
-    put(header, at::RO_COMPAT, &0_u64.to_le_bytes());
-    put(header, at::COMPAT, &0_u64.to_le_bytes());
-    header[at::PAGE_SHIFT] = layout::PAGE_SHIFT;
-    header[at::WINDOW_SHIFT] = map.window.shift();
-    put(header, at::SECTIONS, &(sections.len() as u16).to_le_bytes());
-    put(header, at::MEM_SIZE, &mem_size.to_le_bytes());
-    put(header, at::IMAGE_ID, &map.image_id.to_bytes());
-    put(header, at::PARENT_ID, &map.parent.map_or([0; 16], ImageId::to_bytes));
-    put(header, at::DATA_PAGES, &counts.data.to_le_bytes());
-    put(header, at::ZERO_PAGES, &counts.zero.to_le_bytes());
-    put(header, at::PARENT_PAGES, &counts.parent.to_le_bytes());
-    put(header, layout::FIXED, &table);
-    let (rest, crc) = header.split_at_mut(header_len - layout::CRC);
-    put(crc, 0, &crc32c::crc32c(rest).to_le_bytes());
-    Ok(file)
+    Ok(TooManyWindows::check(map.window, mem_size)?)
 }
 
-fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
-    bytes[at..at + field.len()].copy_from_slice(field);
+fn plan(map: &Map) -> Result<Plan, WriteMapError> {
+    check(map)?;
+    let mut kinds = vec![Section::Data, Section::Zero];
+    kinds.extend(map.checksums.as_ref().map(|_| Section::Checksums));
+    kinds.extend((!map.working_set.is_empty()).then_some(Section::WorkingSet));
+
+    let mut header = header(map, kinds.len());
+    let mut end = header.len();
+    let mut sections = Vec::new();
+    for (number, section) in kinds.into_iter().enumerate() {
+        let offset = end.next_multiple_of(layout::ALIGN);
+        let (mut length, mut crc) = (0, 0);
+        let sum = |part: &[u8]| {
+            length += part.len();
+            crc = crc32c::crc32c_append(crc, part);
+            Ok(())
+        };
+        each_part(map, section, sum).expect("summing up can't fail");
+        let line = &mut header[layout::FIXED + number * layout::ENTRY..];
+        put(line, entry::KIND, &(section as u32).to_le_bytes());
+        put(line, entry::CRC, &crc.to_le_bytes());
+        put(line, entry::OFFSET, &(offset as u64).to_le_bytes());
+        put(line, entry::LENGTH, &(length as u64).to_le_bytes());
+        sections.push((section, offset));
+        end = offset + length;
+    }
+    let rest = header.len() - layout::CRC;
+    let crc = crc32c::crc32c(&header[..rest]);
+    put(&mut header, rest, &crc.to_le_bytes());
+    Ok(Plan { header, sections, length: end })
+}
+
+/// The header with an empty section table, and without its checksum.
+fn header(map: &Map, sections: usize) -> Vec<u8> {
+    let length = layout::FIXED + sections * layout::ENTRY + layout::CRC;
+    let counts = map.counts();
+    let mut header = vec![0; length];
+    put(&mut header, 0, &layout::MAGIC);
+    put(&mut header, at::MAJOR, &layout::MAJOR.to_le_bytes());
+    put(&mut header, at::MINOR, &layout::MINOR.to_le_bytes());
+    put(&mut header, at::HEADER_LEN, &(length as u32).to_le_bytes());
+    put(&mut header, at::INCOMPAT, &0_u64.to_le_bytes());
+    put(&mut header, at::RO_COMPAT, &0_u64.to_le_bytes());
+    put(&mut header, at::COMPAT, &0_u64.to_le_bytes());
+    header[at::PAGE_SHIFT] = PAGE_SHIFT;
+    header[at::WINDOW_SHIFT] = map.window.shift();
+    put(&mut header, at::SECTIONS, &(sections as u16).to_le_bytes());
+    put(&mut header, at::MEM_SIZE, &map.mem_size().to_le_bytes());
+    put(&mut header, at::IMAGE_ID, &map.image_id.to_bytes());
+    put(&mut header, at::PARENT_ID, &map.parent.map_or([0; 16], ImageId::to_bytes));
+    put(&mut header, at::DATA_PAGES, &counts.data.to_le_bytes());
+    put(&mut header, at::ZERO_PAGES, &counts.zero.to_le_bytes());
+    put(&mut header, at::PARENT_PAGES, &counts.parent.to_le_bytes());
+    header
+}
+
+impl Plan {
+    fn write(&self, map: &Map, to: &mut impl Write) -> io::Result<()> {
+        to.write_all(&self.header)?;
+        let mut at = self.header.len();
+        for (section, offset) in &self.sections {
+            to.write_all(&[0; layout::ALIGN][..offset - at])?;
+            at = *offset;
+            each_part(map, *section, |part| {
+                at += part.len();
+                to.write_all(part)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a section, part by part.
+fn each_part(
+    map: &Map,
+    section: Section,
+    mut part: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    match section {
+        Section::Data => each_words(map.states.data_words().iter().copied(), part),
+        Section::Zero => each_words(map.states.zero_words(), part),
+        Section::Checksums => each_words(map.checksums.iter().flatten().copied(), part),
+        Section::WorkingSet => part(&map.working_set.to_bytes()),
+    }
 }

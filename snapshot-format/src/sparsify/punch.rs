@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statfs::fstatfs;
 
+use super::scan::Target;
 use super::{PIECE, SparsifyError};
 use crate::units::PAGE;
 
@@ -18,8 +19,18 @@ pub enum Punching {
     Done,
     /// The filesystem does not know how to; the image is as good, and larger.
     Unsupported,
-    /// It was not asked for.
+    /// It was not asked for: a dry run, or a copy, in which zeros have no blocks to begin with.
     Off,
+}
+
+/// Makes a hole in a file.
+pub(super) type Punch = fn(&File, Range<u64>) -> Result<(), Errno>;
+
+/// [`Punch`] by fallocate(2). The file's size stays what it is.
+pub(super) fn punch_hole(file: &File, hole: Range<u64>) -> Result<(), Errno> {
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    // No overflow: the file is no larger than `MAX_MEM_SIZE`.
+    fallocate(file, mode, hole.start as i64, (hole.end - hole.start) as i64)
 }
 
 /// Punches one file, from several threads.
@@ -28,26 +39,40 @@ pub(super) struct Puncher<'a> {
     file_size: u64,
     /// The filesystem's block in bytes, a power of two.
     block: u64,
-    off: bool,
+    punch: Punch,
     unsupported: AtomicBool,
     punched: AtomicU64,
 }
 
 impl<'a> Puncher<'a> {
-    pub(super) fn new(file: &'a File, file_size: u64, off: bool) -> Self {
+    pub(super) fn new(file: &'a File, file_size: u64, punch: Punch) -> Self {
         Self {
             file,
             file_size,
             block: block_size(file),
-            off,
+            punch,
             unsupported: AtomicBool::new(false),
             punched: AtomicU64::new(0),
         }
     }
 
-    /// Punches the whole blocks of `zeros`, all of which are zero.
-    pub(super) fn punch(&self, zeros: Range<u64>) -> Result<(), SparsifyError> {
-        if self.off || self.unsupported.load(Ordering::Relaxed) {
+    pub(super) fn outcome(&self) -> Punching {
+        if self.unsupported.load(Ordering::Relaxed) {
+            Punching::Unsupported
+        } else {
+            Punching::Done
+        }
+    }
+
+    pub(super) fn punched_bytes(&self) -> u64 {
+        self.punched.load(Ordering::Relaxed)
+    }
+}
+
+impl Target for Puncher<'_> {
+    /// Punches the whole blocks of `zeros`.
+    fn zeros(&self, zeros: Range<u64>) -> Result<(), SparsifyError> {
+        if self.unsupported.load(Ordering::Relaxed) {
             return Ok(());
         }
         let start = zeros.start.next_multiple_of(self.block);
@@ -60,11 +85,8 @@ impl<'a> Puncher<'a> {
         if start >= end {
             return Ok(());
         }
-        let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        // No overflow: the file is no larger than `MAX_MEM_SIZE`.
-        let (offset, length) = (start as i64, (end - start) as i64);
         loop {
-            match fallocate(self.file, mode, offset, length) {
+            match (self.punch)(self.file, start..end) {
                 Ok(()) => break,
                 Err(Errno::EINTR) => {}
                 Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
@@ -78,18 +100,6 @@ impl<'a> Puncher<'a> {
         }
         self.punched.fetch_add(end.min(self.file_size) - start, Ordering::Relaxed);
         Ok(())
-    }
-
-    pub(super) fn outcome(&self) -> Punching {
-        match (self.off, self.unsupported.load(Ordering::Relaxed)) {
-            (true, _) => Punching::Off,
-            (false, true) => Punching::Unsupported,
-            (false, false) => Punching::Done,
-        }
-    }
-
-    pub(super) fn punched_bytes(&self) -> u64 {
-        self.punched.load(Ordering::Relaxed)
     }
 }
 

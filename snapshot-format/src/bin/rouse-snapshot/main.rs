@@ -1,67 +1,88 @@
-//! `rouse-snapshot`: looks at images and makes them small.
-//!
-//! Exit codes: 0 done; 1 failed; 2 wrong usage; 65 the map can't be used; 75 the image is in use,
-//! try again later (the last two as in `sysexits.h`).
+//! `rouse-snapshot`: looks at sparse VM images, makes them small, and moves them.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod failure;
 mod inspect;
+mod judged;
+mod kind;
+mod layers;
+mod output;
+mod pack;
+mod record;
 mod sparsify;
+mod task;
+mod text;
+mod verify;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rouse_snapshot_format::{OpenMapError, SparsifyError};
 
-/// Looks at sparse VM images and makes them small.
+use task::Task;
+
+/// Looks at sparse VM images, makes them small, and moves them.
 #[derive(Parser)]
-#[command(
-    version,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, \
-    65 the map can't be used, 75 the image is in use."
-)]
+#[command(name = "rouse-snapshot", version, after_help = EXIT_CODES)]
 struct Args {
     #[command(subcommand)]
     command: Command,
+    /// Shows no progress and says nothing but errors.
+    #[arg(short, long, global = true)]
+    quiet: bool,
 }
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  done
+    1  the system refused: no such file, no space, a broken disk
+    2  wrong usage
+   65  an input can't be used: damaged, of another version, or not of the others
+   73  an output is there already (see --force) or can't be made
+   75  an image is in use, try again later
+  130  ended by Ctrl-C, 143 by SIGTERM: nothing half-made is left, and a merge in place can be
+       gone on with; a second signal ends it at once";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Shows what a map says of its image: where the data lies and how much of it is zeros.
-    Inspect {
-        /// The map.
-        #[arg(value_name = "FILE.map")]
-        map: PathBuf,
-        /// One JSON object instead of a picture.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Shows what is known of an image: where its data lies, and how much of it is zeros.
+    Inspect(inspect::Args),
     /// Gives the blocks of an image's zero pages back, and writes its map.
     Sparsify(sparsify::Args),
+    /// Compresses an image into an archive, a seekable zstd file.
+    Pack(pack::PackArgs),
+    /// Restores the image of an archive, and its map.
+    Unpack(pack::UnpackArgs),
+    /// Checks every byte of maps, archives and images.
+    Verify(verify::Args),
+    /// Adds a wake to an image's working set: what it touched first, and is to be had first.
+    Record(record::Args),
+    /// Makes a layer: what one image changed of another.
+    Diff(layers::DiffArgs),
+    /// Applies layers to their base, or makes one layer of several.
+    Merge(layers::MergeArgs),
+    /// Takes the sparse diff that a VMM wrote for a layer, and writes its map.
+    ImportDiff(layers::ImportArgs),
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
-        Command::Inspect { map, json } => inspect::run(&map, json),
-        Command::Sparsify(args) => sparsify::run(&args),
+    let args = Args::parse();
+    let task = Task::start(args.quiet);
+    let done = match &args.command {
+        Command::Inspect(args) => inspect::run(args),
+        Command::Sparsify(args) => sparsify::run(args, &task),
+        Command::Pack(args) => pack::pack_image(args, &task),
+        Command::Unpack(args) => pack::unpack(args, &task),
+        Command::Verify(args) => verify::run(args, &task),
+        Command::Record(args) => record::run(args, &task),
+        Command::Diff(args) => layers::run_diff(args, &task),
+        Command::Merge(args) => layers::run_merge(args, &task),
+        Command::ImportDiff(args) => layers::run_import(args, &task),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("rouse-snapshot: {error:#}");
-            ExitCode::from(exit_code(&error))
+        Err(failure) => {
+            text::complain(&failure);
+            failure.exit().code(task.signal())
         }
-    }
-}
-
-fn exit_code(error: &anyhow::Error) -> u8 {
-    let map = error.downcast_ref::<OpenMapError>();
-    let image = error.downcast_ref::<SparsifyError>();
-    match (map, image) {
-        (Some(OpenMapError::Io(_)), _) => 1,
-        (Some(_), _) => 65,
-        (_, Some(SparsifyError::InUse(_))) => 75,
-        _ => 1,
     }
 }
