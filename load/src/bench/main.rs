@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod guest;
 mod hotpath;
 mod machine;
 mod report;
 mod server;
+mod snapshot;
 mod stats;
 mod timing;
 mod visit;
@@ -35,10 +37,15 @@ enum Command {
     Hotpath(hotpath::Args),
     /// What a wake is made of, on a real microVM.
     Wake(wake::Args),
+    /// What the command line tool for images does, beside fallocate, cp and zstd.
+    Snapshot(snapshot::Args),
     /// Makes one visit, and shows the wake that it caused.
     Visit(visit::Args),
     /// Prints a port that nobody listens on, for scripts that start servers.
     FreePort,
+    /// Runs a command and prints the most memory that it had, in bytes.
+    #[command(hide = true)]
+    PeakMemory(snapshot::PeakArgs),
 }
 
 #[tokio::main]
@@ -48,8 +55,10 @@ async fn main() -> ExitCode {
         match args.command {
             Command::Hotpath(args) => hotpath::run(&args).await,
             Command::Wake(args) => Box::pin(wake::run(&args)).await,
+            Command::Snapshot(args) => Box::pin(snapshot::run(&args)).await,
             Command::Visit(args) => visit::run(&args).await,
             Command::FreePort => free_port(),
+            Command::PeakMemory(args) => snapshot::peak_memory(&args),
         }
     };
     // Whoever is interrupted drops what it started, and with it every process.
@@ -80,4 +89,17 @@ async fn interrupted() -> anyhow::Result<()> {
         _ = term.recv() => {}
     }
     anyhow::bail!("interrupted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_do_not_contradict_each_other() {
+        <Args as clap::CommandFactory>::command().debug_assert();
+        let only = ["rouse-bench", "snapshot", "--only", "pack", "map-open", "--json"];
+        let Command::Snapshot(args) = Args::parse_from(only).command else { panic!("{only:?}") };
+        assert!(format!("{args:?}").contains("only: [Pack, MapOpen]"), "{args:?}");
+    }
 }

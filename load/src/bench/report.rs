@@ -29,7 +29,7 @@ impl Bar {
 pub(crate) struct Report {
     bench: &'static str,
     figures: Value,
-    bars: Vec<(&'static str, f64, Bar)>,
+    bars: Vec<(String, f64, Bar)>,
 }
 
 impl Report {
@@ -38,8 +38,8 @@ impl Report {
     }
 
     /// With a value that is held against a bar.
-    pub(crate) fn bar(mut self, name: &'static str, value: f64, bar: Bar) -> Self {
-        self.bars.push((name, value, bar));
+    pub(crate) fn bar(mut self, name: impl Into<String>, value: f64, bar: Bar) -> Self {
+        self.bars.push((name.into(), value, bar));
         self
     }
 
@@ -65,7 +65,7 @@ impl Report {
             .map(|(name, value, bar)| {
                 let holds = bar.holds(*value);
                 let bar = json!({ "value": value, "limit": bar.limit(), "holds": holds });
-                ((*name).to_owned(), bar)
+                (name.clone(), bar)
             })
             .collect();
         json!({ "bench": self.bench, "figures": self.figures, "bars": bars })

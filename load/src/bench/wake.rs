@@ -4,14 +4,14 @@
 //! put to sleep, left alone a while, visited by one plain client.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rouse_protocol::wake::Phase;
-use rouse_tests::{App, Binaries, DEFAULT_HOST, Node};
+use rouse_tests::{DEFAULT_HOST, Node};
 use serde_json::{Value, json};
 
+use crate::guest::Guest;
 use crate::machine;
 use crate::report::{Bar, Report};
 use crate::stats::{median, worst};
@@ -30,17 +30,12 @@ pub(crate) struct Args {
     /// How many wakes are measured.
     #[arg(long, default_value = "20")]
     cycles: NonZeroUsize,
-    /// The directory of the guest's vmlinuz and initrd.cpio.gz; `guest` beside the binaries'
-    /// directory unless given.
-    #[arg(long)]
-    guest: Option<PathBuf>,
     /// How long the app is left asleep, in milliseconds: as a real one it wakes on a quiet machine,
     /// with a VMM started in advance.
     #[arg(long, default_value = "1500")]
     pause_ms: u64,
-    /// The accelerator: auto, kvm or tcg; what ROUSE_ACCEL says, or else auto, unless given.
-    #[arg(long)]
-    accel: Option<String>,
+    #[command(flatten)]
+    guest: Guest,
 }
 
 /// One cycle.
@@ -55,35 +50,15 @@ struct Cycle {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
-    let dir = machine::bench_dir()?;
-    let guest = match &args.guest {
-        Some(guest) => guest.clone(),
-        None => dir.parent().context("the binaries' directory has a parent")?.join("guest"),
-    };
     let qemu = machine::installed("qemu-system-x86_64")?;
     let machine = machine::describe(&[("qemu", &qemu, "--version")]);
-    let accel = args.accel.clone().or_else(|| std::env::var("ROUSE_ACCEL").ok());
-    let accel = accel.unwrap_or_else(|| "auto".into());
+    let accel = args.guest.accelerator();
     println!("wake: {} sleep-wake cycles of a microVM ({accel})", args.cycles);
     machine::print(&machine);
 
-    for name in ["rouse-waker", "rouse-proxy"] {
-        machine::beside(name)?;
-    }
-    for part in ["vmlinuz", "initrd.cpio.gz"].map(|part| guest.join(part)) {
-        ensure!(part.is_file(), "{} is missing; `./dev bench` builds it", part.display());
-    }
-    let binaries = Binaries::at(dir, guest);
-    let mut node = Node::builder(&binaries)
-        .app(App::hello(&binaries).cold())
-        .waker(|waker| waker.qemu.accelerator = accel)
-        .without_slot()
-        .start()
-        .await;
-    // The first boot, and twice the page: what an app does only once is not a wake's business.
-    let booted = visit(node.http(), DEFAULT_HOST, "/").await.context("the first boot")?;
+    let binaries = args.guest.find()?;
+    let (mut node, booted) = args.guest.booted(&binaries).await?;
     println!("first boot: {:.0} ms", ms(booted.took));
-    node.get("/").await.expect_status(200);
     // One cycle that does not count, for the caches.
     cycle(&node, args.pause_ms).await?;
 
