@@ -6,7 +6,7 @@ use std::fs;
 use proptest::prelude::*;
 use rouse_snapshot_format::{
     Counts, ImageId, MAX_MEM_SIZE, MAX_WINDOWS, Map, OpenMapError, PAGE, PageState, PageStates,
-    WindowSize, WorkingSet, WriteFileError, WriteMapError,
+    SparsifyOptions, WindowSize, WorkingSet, WriteFileError, WriteMapError, sparsify,
 };
 
 /// Offsets from `FORMAT.md`.
@@ -102,6 +102,62 @@ fn every_changed_byte_is_an_error_or_makes_no_difference() {
     }
     // The padding between header and bitmaps and between the two, and nothing else.
     assert_eq!(harmless, (192 - 180 + 256 - 208) * 255);
+}
+
+/// A map as images have them: with checksums and a working set.
+fn of_an_image() -> Map {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("memory.img");
+    let mut bytes = vec![0; 5 * 65536 + 9];
+    for at in [5, 70_000, 140_000, 5 * 65536 + 1] {
+        bytes[at] = at as u8 | 1;
+    }
+    fs::write(&path, bytes).unwrap();
+    let options = SparsifyOptions { window: Some(WindowSize::MIN), ..Default::default() };
+    let mut set = WorkingSet::new();
+    set.record([2, 0], WindowSize::MIN);
+    sparsify(&path, &options).unwrap().into_map(id(1)).with_working_set(set)
+}
+
+#[test]
+fn every_changed_byte_of_a_map_with_all_sections() {
+    let map = of_an_image();
+    let bytes = map.to_bytes().unwrap();
+    assert!(map.has_checksums());
+    assert_eq!(Map::from_bytes(&bytes).unwrap(), map);
+    let (mut harmless, mut without) = (0, 0);
+    for at in 0..bytes.len() {
+        for flip in [1, 0x40, 0xff] {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= flip;
+            let Ok(read) = Map::from_bytes(&wrong) else { continue };
+            harmless += usize::from(read == map);
+            without += usize::from(read.working_set_dropped());
+            assert_eq!(read.states(), map.states(), "byte {at}");
+            for window in 0..map.windows() {
+                assert_eq!(read.checksum(window), map.checksum(window), "byte {at}");
+            }
+        }
+    }
+    // What lies between the sections, and the words of the working set: one wake of two windows.
+    let header = 112 + 4 * ENTRY + 4;
+    let between = (256 - header) + 2 * (64 - 16) + (64 - 6 * 8);
+    assert_eq!((harmless, without), (3 * between, 3 * 4 * 4));
+}
+
+#[test]
+fn a_window_without_data_has_the_checksum_of_nothing() {
+    let map = of_an_image();
+    let mut bytes = map.to_bytes().unwrap();
+    // Windows 3 and 4 are zeros; the checksums are the third section, behind the bitmaps.
+    let checksums = 384;
+    assert_eq!(map.checksum(3), Some(0x2d06_8005_38d3_94c2));
+    bytes[checksums + 3 * 8] ^= 1;
+    let crc = crc32c::crc32c(&bytes[checksums..][..6 * 8]).to_le_bytes();
+    put(&mut bytes, TABLE + 2 * ENTRY + 4, &crc);
+    seal(&mut bytes);
+    let error = Map::from_bytes(&bytes).unwrap_err();
+    assert!(matches!(error, OpenMapError::EmptyChecksum { window: 3 }), "{error}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod reader;
 mod refusals;
 mod signals;
 mod sparsifying;
+mod terminal;
 
 use std::fs;
 use std::io::Read;
