@@ -42,6 +42,11 @@ impl<R: ReadAt> Archive<R> {
         self.index.map()
     }
 
+    /// The map alone, once nothing else is wanted.
+    pub fn into_map(self) -> Map {
+        self.index.into_map()
+    }
+
     /// What it holds, and where.
     pub fn index(&self) -> &Index {
         &self.index

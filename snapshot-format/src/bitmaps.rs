@@ -1,27 +1,32 @@
 //! Page states from the two bitmaps of a file.
 
+use crate::bitmap::{Bitmap, Builder};
 use crate::bits;
 use crate::map::WithoutParent;
 use crate::units::{PAGE, PageStates};
 
 /// Takes the bitmaps DATA and ZERO as they come from a file, piece by piece.
 ///
-/// A large image's bitmaps are nearly all zeros, or in the case of ZERO nearly all ones. Words of zeros
-/// are not written, so that the memory that they would take is never had from the system, and a whole
-/// image's ZERO is compared and not kept.
+/// A whole image's ZERO is compared and not kept.
 pub(crate) struct Bitmaps {
     mem_size: u64,
     /// How many words each bitmap has.
     words: usize,
     /// How many were taken.
     at: usize,
-    data: Vec<u64>,
+    data: Data,
     /// None for a whole image.
-    zero: Option<Vec<u64>>,
+    zero: Option<Builder>,
     /// A page is in both, or behind the end.
     clash: bool,
     /// Pages in neither, of a whole image.
     missing: u64,
+}
+
+/// DATA while it is read, and then.
+enum Data {
+    Coming(Builder),
+    There(Bitmap),
 }
 
 /// Why two bitmaps are not accepted.
@@ -36,16 +41,14 @@ pub(crate) enum BitmapsError {
 impl Bitmaps {
     /// For an image of so many bytes; `whole` if it has no parent.
     pub(crate) fn new(mem_size: u64, whole: bool) -> Self {
-        let words = bits::words(mem_size.div_ceil(PAGE)) as usize;
-        Self {
-            mem_size,
-            words,
-            at: 0,
-            data: vec![0; words],
-            zero: (!whole).then(|| vec![0; words]),
-            clash: false,
-            missing: 0,
-        }
+        let pages = mem_size.div_ceil(PAGE);
+        let words = bits::words(pages) as usize;
+        let data = match words {
+            0 => Data::There(Bitmap::all(0, false)),
+            _ => Data::Coming(Builder::new(pages)),
+        };
+        let zero = (!whole).then(|| Builder::new(pages));
+        Self { mem_size, words, at: 0, data, zero, clash: false, missing: 0 }
     }
 
     /// The length of each bitmap in bytes.
@@ -58,24 +61,35 @@ impl Bitmaps {
         for word in bytes.as_chunks().0 {
             let (at, word) = (self.at, u64::from_le_bytes(*word));
             self.at += 1;
-            let place = if at < self.words { at } else { at - self.words };
-            let mask = self.mask(place);
-            self.clash |= word & !mask != 0;
             if at < self.words {
-                if word != 0 {
-                    self.data[place] = word;
-                }
-                continue;
+                self.take_data(at, word)
+            } else {
+                self.take_zero(at - self.words, word)
             }
-            self.clash |= word & self.data[place] != 0;
-            match &mut self.zero {
-                Some(zero) if word != 0 => zero[place] = word,
-                Some(_) => {}
-                None => {
-                    let neither = mask & !word & !self.data[place];
-                    self.missing += u64::from(neither.count_ones());
-                }
+        }
+    }
+
+    fn take_data(&mut self, at: usize, word: u64) {
+        self.clash |= word & !self.mask(at) != 0;
+        if let Data::Coming(builder) = &mut self.data {
+            builder.word(word);
+            if at + 1 == self.words {
+                let builder = std::mem::replace(builder, Builder::new(0));
+                self.data = Data::There(builder.finish());
             }
+        }
+    }
+
+    fn take_zero(&mut self, at: usize, word: u64) {
+        let data = match &self.data {
+            Data::There(data) if at < self.words => data.word(at),
+            _ => 0,
+        };
+        let mask = self.mask(at);
+        self.clash |= word & (data | !mask) != 0;
+        match &mut self.zero {
+            Some(zero) => zero.word(word),
+            None => self.missing += u64::from((mask & !word & !data).count_ones()),
         }
     }
 
@@ -93,12 +107,14 @@ impl Bitmaps {
         if self.missing > 0 {
             return Err(BitmapsError::WithoutParent(WithoutParent { pages: self.missing }));
         }
-        match self.zero {
-            None => Ok(PageStates::of_full_image(self.mem_size, self.data)),
-            Some(zero) => {
-                PageStates::from_bitmaps(self.mem_size, self.data, zero).ok_or(BitmapsError::Clash)
-            }
-        }
+        let data = match self.data {
+            Data::There(data) => data,
+            Data::Coming(builder) => builder.finish(),
+        };
+        Ok(match self.zero {
+            None => PageStates::whole(self.mem_size, data),
+            Some(zero) => PageStates::layer(self.mem_size, data, zero.finish()),
+        })
     }
 }
 
@@ -147,7 +163,7 @@ mod tests {
                 wanted.set(page as u64, state).unwrap();
             }
             let words: Vec<_> =
-                wanted.data_words().iter().copied().chain(wanted.zero_words()).collect();
+                wanted.data_words().chain(wanted.zero_words()).collect();
             let mut bitmaps = Bitmaps::new(wanted.mem_size(), false);
             for some in bytes(&words).chunks(piece * 8) {
                 bitmaps.take(some);

@@ -1,7 +1,5 @@
 //! Bit n of a bitmap is bit n % 64 of word n / 64.
 
-use std::ops::Range;
-
 /// How many words `bits` bits need.
 pub(crate) fn words(bits: u64) -> u64 {
     bits.div_ceil(64)
@@ -34,47 +32,8 @@ pub(crate) fn last_mask(bits: u64) -> u64 {
     }
 }
 
-/// A bitmap of `bits` bits, all set.
-pub(crate) fn full(bits: u64) -> Vec<u64> {
-    let mut full = vec![u64::MAX; words(bits) as usize];
-    if let Some(last) = full.last_mut() {
-        *last = last_mask(bits);
-    }
-    full
-}
-
-/// A copy which leaves to the system the memory that would hold nothing but zeros, as there is much of
-/// in the bitmaps of a large and sparse image.
-pub(crate) fn copy(words: &[u64]) -> Vec<u64> {
-    let mut copy = vec![0; words.len()];
-    // A page of memory each.
-    for (to, from) in copy.chunks_mut(512).zip(words.chunks(512)) {
-        if from.iter().any(|word| *word != 0) {
-            to.copy_from_slice(from);
-        }
-    }
-    copy
-}
-
 /// Whether `words` are as many as `bits` bits need, and clear behind the last.
 pub(crate) fn fit(words: &[u64], bits: u64) -> bool {
     words.len() as u64 == self::words(bits)
         && words.last().is_none_or(|last| last & !last_mask(bits) == 0)
-}
-
-/// How many bits of `range` are set; those behind the end are not.
-pub(crate) fn count_in(words: &[u64], range: Range<u64>) -> u64 {
-    let end = range.end.min(words.len() as u64 * 64);
-    if range.start >= end {
-        return 0;
-    }
-    let (first, last) = ((range.start / 64) as usize, ((end - 1) / 64) as usize);
-    let from = u64::MAX << (range.start % 64);
-    let to = last_mask(end);
-    if first == last {
-        return u64::from((words[first] & from & to).count_ones());
-    }
-    u64::from((words[first] & from).count_ones())
-        + count(&words[first + 1..last])
-        + u64::from((words[last] & to).count_ones())
 }

@@ -13,6 +13,8 @@ pub struct Image {
     path: PathBuf,
     file: File,
     map: Map,
+    /// The map was made of the file since it was locked.
+    scanned: bool,
 }
 
 /// Why an image can't be used.
@@ -90,7 +92,17 @@ impl Image {
             let mem_size = map.mem_size();
             return Err(OpenImageError::Size { path: path.to_owned(), there, mem_size });
         }
-        Ok(Self { path: path.to_owned(), file, map })
+        Ok(Self { path: path.to_owned(), file, map, scanned: false })
+    }
+
+    /// A file that is locked and the map that has been made of it since.
+    pub(crate) fn scanned(path: PathBuf, file: File, map: Map) -> Self {
+        Self { path, file, map, scanned: true }
+    }
+
+    /// Whether it is known that the pages that the map calls ZERO are.
+    pub(crate) fn zeros_are_known(&self) -> bool {
+        self.scanned
     }
 
     /// Where the map of the image at `path` lies unless somebody says otherwise: beside it, with the

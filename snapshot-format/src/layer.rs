@@ -52,6 +52,9 @@ pub struct LayerOptions<'a> {
     pub work: Work<'a>,
     /// Have what is written durable before returning.
     pub sync: bool,
+    /// Put image and map in the place of what is there. Without, they are only written under names
+    /// that are free ([`WriteFileError::Exists`]).
+    pub replace: bool,
 }
 
 /// Why images are no chain.
@@ -135,19 +138,40 @@ fn over_input(out: &Path, out_map: &Path, images: &[&Image]) -> Option<PathBuf> 
 }
 
 /// Gives an image and its map their names. A map that had the name goes first, so that at no time
-/// there is an image with the map of another.
-fn publish(image: Draft, map: &Map, map_path: &Path, sync: bool) -> Result<(), WriteMapError> {
+/// there is an image with the map of another; one that was not to be replaced has the image go
+/// again.
+fn publish(
+    image: Draft,
+    map: &Map,
+    map_path: &Path,
+    options: &LayerOptions<'_>,
+) -> Result<(), WriteMapError> {
     // Written before anything has changed: the disk may be full.
-    let draft = Draft::create(map_path)?;
+    let draft = Draft::claim(map_path, options.replace)?;
     map.write_to(draft.file())?;
-    match fs::remove_file(map_path) {
-        Ok(()) if sync => sync_directory(map_path)?,
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(WriteFileError::Io { path: map_path.to_owned(), source }.into()),
+    Ok(name(image, draft, options)?)
+}
+
+fn name(image: Draft, map: Draft, options: &LayerOptions<'_>) -> Result<(), WriteFileError> {
+    let &LayerOptions { sync, replace, .. } = options;
+    if replace {
+        let path = map.path();
+        match fs::remove_file(path) {
+            Ok(()) if sync => sync_directory(path)?,
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(WriteFileError::Io { path: path.to_owned(), source });
+            }
+            _ => {}
+        }
     }
+    let path = image.path().to_owned();
     image.publish(sync)?;
-    Ok(draft.publish(sync)?)
+    let named = map.publish(sync);
+    if let Err(WriteFileError::Exists(_)) = named {
+        // The name was free, so what has it is ours.
+        let _ = fs::remove_file(path);
+    }
+    named
 }
 
 #[cfg(test)]

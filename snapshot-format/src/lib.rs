@@ -11,9 +11,11 @@
 #![deny(unsafe_code)]
 
 mod archive;
+mod bitmap;
 mod bitmaps;
 mod bits;
 mod bytes;
+mod checksums;
 mod draft;
 mod extents;
 mod id;
@@ -23,6 +25,7 @@ mod map;
 mod packed;
 mod read_at;
 mod sparsify;
+mod states;
 mod units;
 mod verify;
 mod work;
@@ -44,7 +47,9 @@ pub use layer::{
 };
 pub use map::{MAX_MEM_SIZE, Map, OpenMapError, TooManyWindows, WithoutParent, WriteMapError};
 pub use read_at::ReadAt;
-pub use sparsify::{Punching, Sparsified, SparsifyError, SparsifyOptions, sparsify, sparsify_to};
+pub use sparsify::{
+    Punching, Sparsified, SparsifyError, SparsifyOptions, ToCopy, ToPunch, sparsify, sparsify_to,
+};
 pub use units::{
     Counts, MAX_WINDOWS, PAGE, PageState, PageStates, Run, Runs, UnknownPage, WindowSize,
     WindowSizeError,

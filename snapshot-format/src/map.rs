@@ -7,6 +7,7 @@ mod write;
 use std::io;
 use std::path::Path;
 
+use crate::checksums::Checksums;
 use crate::id::ImageId;
 use crate::packed::EMPTY_CHECKSUM;
 use crate::read_at::ReadAt;
@@ -30,7 +31,7 @@ pub struct Map {
     window: WindowSize,
     states: PageStates,
     /// One for each window.
-    checksums: Option<Vec<u64>>,
+    checksums: Option<Checksums>,
     working_set: WorkingSet,
     /// The file had a working set, and it was no good.
     working_set_dropped: bool,
@@ -111,13 +112,14 @@ impl Map {
         debug_assert!((0..self.windows()).all(|window| {
             self.window_data_pages(window) > 0 || checksums[window as usize] == EMPTY_CHECKSUM
         }));
-        self.checksums = Some(checksums);
+        self.checksums = Some(checksums.into_iter().collect());
         self
     }
 
-    /// With another working set; windows that the image does not have are dropped from it.
+    /// With another working set; windows that the image does not have, and what is over
+    /// [`WorkingSet::limit`], are dropped from it.
     pub fn with_working_set(mut self, mut working_set: WorkingSet) -> Self {
-        working_set.retain_below(self.windows());
+        working_set.fit(self.window, self.windows());
         self.working_set = working_set;
         self.working_set_dropped = false;
         self
@@ -140,7 +142,9 @@ impl Map {
     }
 
     /// Refuses what [`Self::write`] would refuse, whatever the disk.
-    pub(crate) fn check_writable(&self) -> Result<(), WriteMapError> {
+    ///
+    /// For a file whose features this version does not know and that is about to be replaced.
+    pub fn check_writable(&self) -> Result<(), WriteMapError> {
         write::check(self)
     }
 
@@ -164,6 +168,11 @@ impl Map {
     /// The features, unknown to us, under which the map must not be written anew; 0 for none.
     pub(crate) fn foreign_ro(&self) -> u64 {
         self.foreign_ro
+    }
+
+    /// The most bytes that a map of such an image has in a file of this version.
+    pub fn max_file_size(&self) -> u64 {
+        write::max_size(self)
     }
 
     /// What binds memory, VM state and disk.
@@ -214,7 +223,7 @@ impl Map {
     /// The checksum of `window`: XXH3 (64 bits, seed 0) of its DATA pages one after the other, the
     /// image's last page as short as it is. None where the map has none, or not the window.
     pub fn checksum(&self, window: u64) -> Option<u64> {
-        self.checksums.as_ref()?.get(usize::try_from(window).ok()?).copied()
+        self.checksums.as_ref()?.get(window)
     }
 
     /// Whether the map has its windows' checksums.

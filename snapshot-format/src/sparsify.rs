@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::draft::{Draft, WriteFileError};
 use crate::id::ImageId;
-use crate::image::{Access, OpenImageError, open_file};
+use crate::image::{Access, Image, OpenImageError, open_file};
 use crate::map::{MAX_MEM_SIZE, Map, TooManyWindows};
 use crate::units::{PAGE, PageStates, WindowSize};
 use crate::work::{Cancelled, Work};
@@ -33,6 +33,9 @@ pub struct SparsifyOptions<'a> {
     /// than what it speaks of, so whoever writes one and does not ask for this syncs the image
     /// before.
     pub sync: bool,
+    /// Put the copy in the place of what is there. Without, it is only written under a name that is
+    /// free ([`WriteFileError::Exists`]).
+    pub replace: bool,
 }
 
 /// What [`sparsify()`] or [`sparsify_to`] found and did.
@@ -151,7 +154,7 @@ impl Sparsified {
 /// punching destroys the difference for good. The file itself does not tell; whoever calls this
 /// knows, or asks the map beside it ([`Map::parent`]).
 pub fn sparsify(path: &Path, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
-    in_place(path, options, punch::punch_hole)
+    ToPunch::open(path)?.punch(options)
 }
 
 /// Copies the image at `path` to `out` without its zero pages, which are holes there, whatever the
@@ -159,65 +162,135 @@ pub fn sparsify(path: &Path, options: &SparsifyOptions<'_>) -> Result<Sparsified
 ///
 /// Like [`sparsify()`] it locks the image, but shared: others may read it. A VM that has the image
 /// mapped to write into it also holds a shared lock, so the caller sees to it that there is none.
-/// The copy appears under its name when it is whole, in the place of what had that name, with mode
-/// 0600. A dry run makes none. Not for a layer over another image, for the same reason.
+/// The copy appears under its name when it is whole, with mode 0600. A dry run makes none. Not for a layer over another image, for the same reason.
 pub fn sparsify_to(
     path: &Path,
     out: &Path,
     options: &SparsifyOptions<'_>,
 ) -> Result<Sparsified, SparsifyError> {
-    let source = Source::open(path, Access::Read, options)?;
-    if fs::metadata(out).is_ok_and(|there| source.is(&there)) {
+    let image = ToCopy::open(path)?;
+    if fs::metadata(out).is_ok_and(|there| image.0.is(&there)) {
         return Err(SparsifyError::OntoItself(path.to_owned()));
     }
     if options.dry_run {
-        return source.look(options);
+        return image.0.look(options);
     }
-    let copy = Draft::create(out)?;
-    copy.file().set_len(source.mem_size).map_err(|e| copy.failed(e))?;
-    let found = source.scan(options, &copy::Copier(copy.file()))?;
-    let allocated_after = allocated(&copy.file().metadata().map_err(|e| copy.failed(e))?);
+    let copy = Draft::claim(out, options.replace)?;
+    // Not synced twice.
+    let found = image.copy_to(copy.file(), &SparsifyOptions { sync: false, ..*options })?;
     copy.publish(options.sync)?;
-    Ok(Sparsified { allocated_after, ..source.unchanged(found) })
+    Ok(found)
 }
 
-fn in_place(
-    path: &Path,
-    options: &SparsifyOptions<'_>,
-    punch: punch::Punch,
-) -> Result<Sparsified, SparsifyError> {
-    let source = Source::open(path, Access::Write, options)?;
-    if options.dry_run {
-        return source.look(options);
+/// An image to be sparsified in place, locked (`flock`, exclusive) as long as this value lives:
+/// [`sparsify()`] for those who also read the map beside it before, and write it after.
+#[derive(Debug)]
+pub struct ToPunch(Source);
+
+impl ToPunch {
+    /// Opens the image at `path` and locks it.
+    pub fn open(path: &Path) -> Result<Self, SparsifyError> {
+        Source::open(path, Access::Write).map(Self)
     }
-    let puncher = punch::Puncher::new(&source.file, source.mem_size, punch);
-    let found = source.scan(options, &puncher)?;
-    let failed = |source| SparsifyError::Sync { path: path.to_owned(), source };
-    if options.sync {
-        source.file.sync_data().map_err(failed)?;
+
+    /// The image's size in bytes.
+    pub fn mem_size(&self) -> u64 {
+        self.0.mem_size
     }
-    Ok(Sparsified {
-        punching: puncher.outcome(),
-        punched_bytes: puncher.punched_bytes(),
-        allocated_after: allocated(&source.file.metadata().map_err(failed)?),
-        ..source.unchanged(found)
-    })
+
+    /// Does what [`sparsify()`] does.
+    pub fn punch(&self, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
+        self.punch_by(options, punch::punch_hole)
+    }
+
+    fn punch_by(
+        &self,
+        options: &SparsifyOptions<'_>,
+        punch: punch::Punch,
+    ) -> Result<Sparsified, SparsifyError> {
+        let source = &self.0;
+        if options.dry_run {
+            return source.look(options);
+        }
+        let puncher = punch::Puncher::new(&source.file, source.mem_size, punch);
+        let found = source.scan(options, &puncher)?;
+        let failed = |error| SparsifyError::Sync { path: source.path.clone(), source: error };
+        if options.sync {
+            source.file.sync_data().map_err(failed)?;
+        }
+        Ok(Sparsified {
+            punching: puncher.outcome(),
+            punched_bytes: puncher.punched_bytes(),
+            allocated_after: allocated(&source.file.metadata().map_err(failed)?),
+            ..source.unchanged(found)
+        })
+    }
+}
+
+/// An image to be copied, locked (`flock`, shared) as long as this value lives: [`sparsify_to`] for
+/// those who also read the map beside it before, and name the copy themselves.
+#[derive(Debug)]
+pub struct ToCopy(Source);
+
+impl ToCopy {
+    /// Opens the image at `path` and locks it.
+    pub fn open(path: &Path) -> Result<Self, SparsifyError> {
+        Source::open(path, Access::Read).map(Self)
+    }
+
+    /// The image's size in bytes.
+    pub fn mem_size(&self) -> u64 {
+        self.0.mem_size
+    }
+
+    /// Only looks, as a dry run does.
+    pub fn look(&self, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
+        self.0.look(options)
+    }
+
+    /// The image with the map of what was found in it, under the same lock: it need not be looked at
+    /// once more for zeros.
+    pub fn into_image(self, found: Sparsified, image_id: ImageId) -> Image {
+        Image::scanned(self.0.path, self.0.file, found.into_map(image_id))
+    }
+
+    /// Copies the image into `copy` as [`sparsify_to`] does. What was in that file is gone, unless
+    /// it is a dry run.
+    pub fn copy_to(
+        &self,
+        copy: &File,
+        options: &SparsifyOptions<'_>,
+    ) -> Result<Sparsified, SparsifyError> {
+        let source = &self.0;
+        if options.dry_run {
+            return source.look(options);
+        }
+        let failed = |offset| move |error| SparsifyError::Write { offset, source: error };
+        if source.is(&copy.metadata().map_err(failed(0))?) {
+            return Err(SparsifyError::OntoItself(source.path.clone()));
+        }
+        copy.set_len(0).map_err(failed(0))?;
+        copy.set_len(source.mem_size).map_err(failed(source.mem_size))?;
+        let found = source.scan(options, &copy::Copier(copy))?;
+        if options.sync {
+            copy.sync_all().map_err(failed(0))?;
+        }
+        let allocated_after = allocated(&copy.metadata().map_err(failed(0))?);
+        Ok(Sparsified { allocated_after, ..source.unchanged(found) })
+    }
 }
 
 /// An image that is open, locked and within our limits.
+#[derive(Debug)]
 struct Source {
+    path: PathBuf,
     file: File,
     mem_size: u64,
     before: Metadata,
-    window: WindowSize,
 }
 
 impl Source {
-    fn open(
-        path: &Path,
-        access: Access,
-        options: &SparsifyOptions<'_>,
-    ) -> Result<Self, SparsifyError> {
+    fn open(path: &Path, access: Access) -> Result<Self, SparsifyError> {
         let file = open_file(path, access)?;
         // Only now: before we had the lock the file may have grown.
         let before = file
@@ -227,9 +300,7 @@ impl Source {
         if mem_size > MAX_MEM_SIZE {
             return Err(SparsifyError::TooLarge { mem_size });
         }
-        let window = options.window.unwrap_or_else(|| WindowSize::for_image(mem_size));
-        TooManyWindows::check(window, mem_size)?;
-        Ok(Self { file, mem_size, before, window })
+        Ok(Self { path: path.to_owned(), file, mem_size, before })
     }
 
     fn is(&self, other: &Metadata) -> bool {
@@ -241,7 +312,9 @@ impl Source {
         options: &SparsifyOptions<'_>,
         target: &impl scan::Target,
     ) -> Result<scan::Found, SparsifyError> {
-        scan::image(&self.file, self.mem_size, self.window, options.work, target)
+        let window = options.window.unwrap_or_else(|| WindowSize::for_image(self.mem_size));
+        TooManyWindows::check(window, self.mem_size)?;
+        scan::image(&self.file, self.mem_size, window, options.work, target)
     }
 
     fn look(&self, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {

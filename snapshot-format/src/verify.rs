@@ -83,7 +83,7 @@ pub fn verify_image(image: &Image, work: Work<'_>) -> Result<VerifiedImage, Veri
     }
     work.expect(map.counts().data * PAGE);
     let windows = (0..map.windows()).filter(|window| map.window_data_pages(*window) > 0);
-    let threads = work.threads_for(usize::MAX);
+    let threads = work.threads_within(usize::MAX, map.window_size().bytes());
     parallel(threads, windows.map(Ok), Vec::new, |packed, window| {
         packed::gather(image.file(), map.states(), map.pages_of(window), packed)
             .map_err(|(offset, source)| VerifyImageError::Read { offset, source })?;
@@ -103,6 +103,9 @@ fn data_bytes(image: &Image) -> u64 {
 
 /// Whether all pages that the map calls ZERO are. Holes are, and are not read.
 pub(crate) fn check_zeros(image: &Image, work: Work<'_>) -> Result<(), ZeroError> {
+    if image.zeros_are_known() {
+        return Ok(());
+    }
     let (file, states) = (image.file(), image.map().states());
     let pieces = extents(file, states.mem_size()).flat_map(|extent| match extent {
         Ok(extent) => Pieces::Some(cut(extent)),
@@ -111,7 +114,7 @@ pub(crate) fn check_zeros(image: &Image, work: Work<'_>) -> Result<(), ZeroError
     let pieces =
         pieces.map(|piece| piece.map_err(|(offset, source)| ZeroError::Read { offset, source }));
     let is_zero = zero::fastest();
-    let threads = work.threads_for(usize::MAX);
+    let threads = work.threads_within(usize::MAX, PIECE);
     parallel(threads, pieces, Vec::new, |buffer, piece| {
         work.advance(0)?;
         let pages = piece.start / PAGE..piece.end.div_ceil(PAGE);

@@ -9,6 +9,9 @@ use std::thread;
 pub(crate) use pool::{ordered, parallel};
 pub use progress::{Cancelled, Progress};
 
+/// What all threads of an operation may take together for what they work on, in bytes.
+pub(crate) const MEMORY: u64 = 32 * 1024 * 1024;
+
 /// How a long operation is to go about its work, and who watches it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work<'a> {
@@ -23,6 +26,11 @@ impl Work<'_> {
     pub(crate) fn threads_for(&self, jobs: usize) -> usize {
         let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.map_or_else(cores, NonZeroUsize::get).min(jobs).max(1)
+    }
+
+    /// [`Self::threads_for`], and no more than keep within [`MEMORY`] when each takes `bytes`.
+    pub(crate) fn threads_within(&self, jobs: usize, bytes: u64) -> usize {
+        self.threads_for(jobs.min((MEMORY / bytes.max(1)).max(1) as usize))
     }
 
     /// So many bytes more are to be done.

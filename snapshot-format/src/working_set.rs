@@ -21,6 +21,10 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
+    /// The most bytes that one takes in a file: wakes of the most windows of the smallest size.
+    pub(crate) const MAX_LENGTH: u64 =
+        4 * (1 + TRACES as u64 * (1 + MAX_BYTES / WindowSize::MIN.bytes()));
+
     /// Nothing known.
     pub fn new() -> Self {
         Self::default()
@@ -81,10 +85,11 @@ impl WorkingSet {
         order.into_iter().map(|(_, window)| window).collect()
     }
 
-    /// Drops the windows that an image of `windows` does not have.
-    pub(crate) fn retain_below(&mut self, windows: u64) {
+    /// Drops what can't stand in the map of an image of so many windows of this size.
+    pub(crate) fn fit(&mut self, window: WindowSize, windows: u64) {
         for trace in &mut self.traces {
             trace.retain(|window| u64::from(*window) < windows);
+            trace.truncate(Self::limit(window));
         }
         self.traces.retain(|trace| !trace.is_empty());
     }
@@ -244,7 +249,7 @@ mod tests {
                 set.record(trace, WINDOW);
             }
             prop_assert_eq!(WorkingSet::from_bytes(&set.to_bytes(), WINDOW, 600), Some(set.clone()));
-            set.retain_below(300);
+            set.fit(WINDOW, 300);
             prop_assert!(set.wakes().flatten().all(|window| *window < 300));
         }
     }

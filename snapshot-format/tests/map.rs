@@ -194,6 +194,15 @@ fn a_working_set_names_only_windows_that_there_are() {
     let map = small().with_working_set(set);
     assert_eq!(map.windows(), 2);
     assert_eq!(map.working_set().order(WindowSize::DEFAULT), [1]);
+
+    // Nor more of them than a map of its windows may name.
+    let mut set = WorkingSet::new();
+    set.record(0..2000, WindowSize::MIN);
+    let states = PageStates::all(1 << 30, PageState::Data);
+    let map = Map::new(id(1), None, WindowSize::DEFAULT, states).unwrap().with_working_set(set);
+    let read = Map::from_bytes(&map.to_bytes().unwrap()).unwrap();
+    assert!(!read.working_set_dropped());
+    assert_eq!(read.working_set().wakes().next().unwrap().len(), 512);
 }
 
 #[test]
@@ -213,6 +222,9 @@ fn what_is_no_map_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(Map::open(dir.path()), Err(OpenMapError::NotAMap)));
     assert!(matches!(Map::open("/dev/null"), Err(OpenMapError::NotAMap)));
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(matches!(Map::open(pipe), Err(OpenMapError::NotAMap)));
     assert!(matches!(Map::open(dir.path().join("none")), Err(OpenMapError::Io(_))));
     assert!(matches!(Map::from_bytes(b"ROUSEMAq"), Err(OpenMapError::NotAMap)));
     assert!(matches!(Map::from_bytes(b"PK"), Err(OpenMapError::NotAMap)));

@@ -23,6 +23,15 @@ impl Encoder {
         Ok(Self { zstd, scratch: Vec::new() })
     }
 
+    /// What an encoder takes in memory for windows of `window` bytes, the windows and all.
+    pub(super) fn bytes(level: i32, window: u64) -> Result<u64, ZstdError> {
+        let mut encoder = Self::new(level)?;
+        // zstd makes its tables by the size of what it is given.
+        encoder.encode(&vec![0; window as usize])?;
+        let tables = encoder.zstd.context_mut().sizeof() + encoder.scratch.len();
+        Ok(tables as u64 + window)
+    }
+
     /// The frame of the packed bytes of a window.
     pub(super) fn encode(&mut self, packed: &[u8]) -> Result<&[u8], ZstdError> {
         let bound = zstd::zstd_safe::compress_bound(packed.len());

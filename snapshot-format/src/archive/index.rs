@@ -5,13 +5,15 @@ use std::ops::Range;
 
 use super::frame::Frame;
 use super::layout::{
-    COLUMNS, HASH, Header, HeaderError, INDEX_FIXED, INDEX_MAGIC, SKIPPABLE, index_at,
+    COLUMNS, HASH, Header, HeaderError, INDEX_FIXED, INDEX_MAGIC, INDEX_SLACK, MAX_HEADER,
+    SKIPPABLE, index_at,
 };
 use crate::bitmaps::{Bitmaps, BitmapsError};
+use crate::bits;
 use crate::bytes::{each_words, put, u32_at, u64_at};
 use crate::map::{Map, WithoutParent};
 use crate::packed::{self, EMPTY_CHECKSUM};
-use crate::units::{Counts, MAX_WINDOWS, PageStates};
+use crate::units::{Counts, MAX_WINDOWS, PAGE, PageStates};
 use crate::working_set::WorkingSet;
 
 /// The level at which the page states are compressed. They are small whatever it is.
@@ -23,8 +25,8 @@ const STATES_WINDOW_LOG: u32 = 20;
 /// Where the frames are and what they must be, with the map of what they hold.
 #[derive(Debug)]
 pub struct Index {
-    header: Header,
-    header_length: u64,
+    /// The archive's header, as it is in the index.
+    header: Vec<u8>,
     map: Map,
     /// For each frame in the order of the file: its window.
     windows: Vec<u32>,
@@ -33,9 +35,8 @@ pub struct Index {
     /// For each window the number of its frame, or `NO_FRAME`.
     frame_of: Vec<u32>,
     working_set_frames: u32,
-    /// The bytes of the index, of which the frames' BLAKE3 are not copied.
-    payload: Vec<u8>,
-    hashes: Range<usize>,
+    /// The BLAKE3 of each frame, one behind the other.
+    hashes: Vec<u8>,
     blake3: [u8; HASH],
 }
 
@@ -54,6 +55,22 @@ pub enum IndexError {
         needed: u64,
         /// How many there are.
         there: u64,
+    },
+    /// It is longer than what it says that it holds.
+    #[error("the index has {there} bytes and what it speaks of takes {needed}")]
+    TooLong {
+        /// How many it accounts for.
+        needed: u64,
+        /// How many there are.
+        there: u64,
+    },
+    /// A part of it has a length that none of this image can have.
+    #[error("the index's {part} can't have {length} bytes")]
+    PartLength {
+        /// The part's name in `FORMAT.md`.
+        part: &'static str,
+        /// Its length by the index, in bytes.
+        length: u64,
     },
     /// It is not what was written.
     #[error("the BLAKE3 of the index is wrong")]
@@ -189,7 +206,7 @@ impl<'a> Draft<'a> {
 fn compress_states(states: &PageStates) -> io::Result<Vec<u8>> {
     let mut zstd = zstd::stream::write::Encoder::new(Vec::new(), STATES_LEVEL)?;
     zstd.window_log(STATES_WINDOW_LOG)?;
-    each_words(states.data_words().iter().copied(), |part| zstd.write_all(part))?;
+    each_words(states.data_words(), |part| zstd.write_all(part))?;
     each_words(states.zero_words(), |part| zstd.write_all(part))?;
     zstd.finish()
 }
@@ -223,26 +240,25 @@ impl From<BitmapsError> for IndexError {
     }
 }
 
-impl Index {
-    /// Reads the bytes of an index that starts at `index_start` in its file, counted with the eight
-    /// bytes in front of it. What is allocated is at most what the bytes hold, and two bits for each
-    /// page of the image.
-    pub(super) fn parse(payload: Vec<u8>, index_start: u64) -> Result<Self, IndexError> {
-        if payload.get(..INDEX_MAGIC.len()) != Some(&INDEX_MAGIC) {
-            return Err(IndexError::NotAnIndex);
-        }
-        let there = payload.len() as u64;
-        let truncated = |needed| IndexError::Truncated { needed, there };
-        if payload.len() < INDEX_FIXED + HASH {
-            return Err(truncated((INDEX_FIXED + HASH) as u64));
-        }
-        let (body, blake3) = payload.split_at(payload.len() - HASH);
-        let blake3: [u8; HASH] = blake3.try_into().expect("it was split off at this length");
-        if *blake3::hash(body).as_bytes() != blake3 {
-            return Err(IndexError::Blake3);
-        }
+/// Where the parts of an index are, by its fixed fields.
+struct Places {
+    frames: u64,
+    header: Range<usize>,
+    states: Range<usize>,
+    working_set: Range<usize>,
+    windows: Range<usize>,
+    lengths: Range<usize>,
+    hashes: Range<usize>,
+    checksums: Range<usize>,
+    /// Where the index ends, with its own BLAKE3, if nothing else is in it.
+    end: u64,
+}
 
-        let field = |at| u64::from(u32_at(body, at));
+impl Places {
+    /// `start` has the fixed fields. None overflows: each place is a sum of a few 32-bit numbers, times
+    /// at most 48.
+    fn of(start: &[u8]) -> Self {
+        let field = |at| u64::from(u32_at(start, at));
         let frames = field(index_at::FRAMES);
         let mut end = INDEX_FIXED as u64;
         let mut part = |length: u64| {
@@ -250,21 +266,83 @@ impl Index {
             end += length;
             start as usize..end as usize
         };
-        // None overflows: each is a sum of a few 32-bit numbers times at most 48.
-        let header = part(field(index_at::HEADER_LEN));
-        let states = part(field(index_at::STATES_LEN));
-        let working_set = part(field(index_at::WORKING_SET_LEN));
-        let windows = part(frames * 4);
-        let lengths = part(frames * 4);
-        let hashes = part(frames * HASH as u64);
-        let checksums = part(frames * 8);
-        // What is behind that belongs to later minor versions.
-        if end > body.len() as u64 {
-            return Err(truncated(end + HASH as u64));
+        Self {
+            frames,
+            header: part(field(index_at::HEADER_LEN)),
+            states: part(field(index_at::STATES_LEN)),
+            working_set: part(field(index_at::WORKING_SET_LEN)),
+            windows: part(frames * 4),
+            lengths: part(frames * 4),
+            hashes: part(frames * HASH as u64),
+            checksums: part(frames * 8),
+            end: end + HASH as u64,
         }
+    }
+}
 
-        let header_length = header.len() as u64;
-        let header = Header::parse(&body[header])?;
+impl Index {
+    /// How much of an index [`Self::check_start`] wants to see, if there is as much, in bytes.
+    pub(super) const START: u64 = (INDEX_FIXED + MAX_HEADER) as u64;
+
+    /// Looks at the first bytes of an index of so many bytes, in an archive of so many frames: whether
+    /// it is one of ours, and no longer than what it speaks of, so that the rest may be read.
+    pub(super) fn check_start(start: &[u8], there: u64, frames: u64) -> Result<(), IndexError> {
+        if start.get(..INDEX_MAGIC.len()) != Some(&INDEX_MAGIC) {
+            return Err(IndexError::NotAnIndex);
+        }
+        // In every version the header is there, and starts so.
+        Header::check_version(start.get(INDEX_FIXED..).unwrap_or_default())?;
+        let places = Places::of(start);
+        let header = start
+            .get(places.header.clone())
+            .ok_or(IndexError::Truncated { needed: places.end, there })?;
+        let header = Header::parse(header)?;
+        let bitmap = bits::words(header.mem_size.div_ceil(PAGE)) * 8;
+        let most = zstd::zstd_safe::compress_bound(bitmap as usize * 2) as u64;
+        for (part, range, most) in [
+            ("states", &places.states, most),
+            ("working set", &places.working_set, WorkingSet::MAX_LENGTH),
+        ] {
+            let length = (range.end - range.start) as u64;
+            if length > most {
+                return Err(IndexError::PartLength { part, length });
+            }
+        }
+        if places.frames != frames {
+            return Err(IndexError::FrameCount { frames: places.frames, windows: frames });
+        }
+        if places.end > there {
+            return Err(IndexError::Truncated { needed: places.end, there });
+        }
+        if there > places.end + INDEX_SLACK {
+            return Err(IndexError::TooLong { needed: places.end, there });
+        }
+        Ok(())
+    }
+
+    /// Reads the bytes of an index that starts at `index_start` in its file, counted with the eight
+    /// bytes in front of it; [`Self::check_start`] has seen them. What is allocated is at most what the
+    /// bytes hold, and two bits for each page of the image.
+    pub(super) fn parse(payload: Vec<u8>, index_start: u64) -> Result<Self, IndexError> {
+        let there = payload.len() as u64;
+        if payload.len() < INDEX_FIXED + HASH {
+            return Err(IndexError::Truncated { needed: (INDEX_FIXED + HASH) as u64, there });
+        }
+        let (body, blake3) = payload.split_at(payload.len() - HASH);
+        let blake3: [u8; HASH] = blake3.try_into().expect("it was split off at this length");
+        if *blake3::hash(body).as_bytes() != blake3 {
+            return Err(IndexError::Blake3);
+        }
+        let places = Places::of(body);
+        if places.end > there {
+            return Err(IndexError::Truncated { needed: places.end, there });
+        }
+        let Places { header, states, working_set, windows, lengths, hashes, checksums, .. } =
+            places;
+
+        let header_bytes = body[header].to_vec();
+        let header_length = header_bytes.len() as u64;
+        let header = Header::parse(&header_bytes)?;
         let states = decompress_states(&body[states], &header)?;
         let counted = Counts {
             data: u64_at(body, index_at::DATA_PAGES),
@@ -298,27 +376,30 @@ impl Index {
             None => map.without_damaged_working_set(),
         };
         let map = map.with_foreign_ro(header.foreign_ro);
+        // Of all that was read only this is still needed, and is not copied.
+        let mut hash_bytes = payload;
+        hash_bytes.truncate(hashes.end);
+        hash_bytes.drain(..hashes.start);
+        hash_bytes.shrink_to_fit();
         Ok(Self {
-            header,
-            header_length,
+            header: header_bytes,
             map,
             windows,
             offsets,
             frame_of,
             working_set_frames,
-            hashes,
+            hashes: hash_bytes,
             blake3,
-            payload,
         })
     }
 
-    pub(super) fn header(&self) -> &Header {
+    /// The bytes of the header, without what is around them.
+    pub(super) fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// The header's bytes, without what is around them.
-    pub(super) fn header_length(&self) -> u64 {
-        self.header_length
+    pub(super) fn into_map(self) -> Map {
+        self.map
     }
 
     /// The map of the image in the archive, with checksums and working set.
@@ -346,7 +427,7 @@ impl Index {
     pub fn frame(&self, number: usize) -> Option<Frame> {
         let window = *self.windows.get(number)?;
         let offset = self.offsets[number];
-        let hash = &self.payload[self.hashes.clone()][number * HASH..][..HASH];
+        let hash = &self.hashes[number * HASH..][..HASH];
         Some(Frame {
             window,
             offset,

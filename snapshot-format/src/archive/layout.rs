@@ -33,6 +33,8 @@ pub(super) const MAX_HEADER: usize = 4096;
 
 /// The index's fields in front of the copy of the header.
 pub(super) const INDEX_FIXED: usize = 64;
+/// What an index may have besides what this version knows, in bytes: fields of later minor versions.
+pub(super) const INDEX_SLACK: u64 = 64 * 1024;
 /// What the columns hold for each frame: window, length, BLAKE3, checksum.
 pub(super) const COLUMNS: usize = 4 + 4 + HASH + 8;
 /// A BLAKE3 hash's length.
@@ -126,6 +128,16 @@ pub enum HeaderError {
     NoImageId,
 }
 
+impl HeaderError {
+    /// Whether the archive may be as good as ever, for a later program.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownMajor { .. } | Self::UnknownFeatures { .. } | Self::UnknownCodec(_)
+        )
+    }
+}
+
 impl Header {
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let length = HEADER_FIXED + CRC;
@@ -148,15 +160,21 @@ impl Header {
         bytes
     }
 
-    /// `bytes` are all of a header, and nothing else.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
+    /// What comes first of all: whether these first bytes of a header are of a version whose other
+    /// bytes we know. They are at their places in every version.
+    pub(super) fn check_version(bytes: &[u8]) -> Result<(), HeaderError> {
         if bytes.get(..HEADER_MAGIC.len()) != Some(&HEADER_MAGIC) || bytes.len() < at::INCOMPAT {
             return Err(HeaderError::NotAnArchive);
         }
-        let major = u16_at(bytes, at::MAJOR);
-        if major != MAJOR {
-            return Err(HeaderError::UnknownMajor { found: major, known: MAJOR });
+        match u16_at(bytes, at::MAJOR) {
+            MAJOR => Ok(()),
+            found => Err(HeaderError::UnknownMajor { found, known: MAJOR }),
         }
+    }
+
+    /// `bytes` are all of a header, and nothing else.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
+        Self::check_version(bytes)?;
         let length = u32_at(bytes, at::HEADER_LEN);
         let there = bytes.len();
         if length as usize != there || !(HEADER_FIXED + CRC..=MAX_HEADER).contains(&there) {

@@ -5,7 +5,9 @@ use std::io;
 use zeekstd::{BytesWrapper, SEEK_TABLE_INTEGRITY_SIZE, SeekTable};
 
 use super::index::{Index, IndexError};
-use super::layout::{HeaderError, INDEX_FRAME, MAX_HEADER, SKIPPABLE};
+use super::layout::{
+    HEADER_FRAME, Header, HeaderError, INDEX_FRAME, MAX_HEADER, SKIPPABLE, skippable,
+};
 use crate::bytes::u32_at;
 use crate::read_at::ReadAt;
 use crate::units::MAX_WINDOWS;
@@ -55,9 +57,19 @@ pub enum OpenArchiveError {
 }
 
 impl OpenArchiveError {
-    /// Whether it is what is in the file that is wrong, and not the reading of it.
+    /// Whether it is what is in the file that is wrong: neither the reading of it, nor that it is of
+    /// a later version and may be as good as ever.
     pub fn is_damage(&self) -> bool {
-        !matches!(self, Self::Read { .. })
+        !matches!(self, Self::Read { .. }) && !self.is_unknown()
+    }
+
+    /// Whether a later version of this program may read it.
+    pub fn is_unknown(&self) -> bool {
+        let header = match self {
+            Self::Index { source: IndexError::Header(header), .. } => header,
+            _ => return false,
+        };
+        header.is_unknown()
     }
 }
 
@@ -74,14 +86,18 @@ pub(super) fn open(source: &(impl ReadAt + ?Sized)) -> Result<Index, OpenArchive
     let Tail { table, index } = find(&end, size)?;
     let wrong = |source| OpenArchiveError::Index { offset: index.start, source };
 
-    let bytes = end.part(index.clone())?;
-    let length = bytes.len() - SKIPPABLE;
-    if u32_at(&bytes, 0) != INDEX_FRAME || u32_at(&bytes, 4) as usize != length {
+    let frames = u64::from(table.num_frames()) - EXTRA_ENTRIES;
+    let length = index.end - index.start - SKIPPABLE as u64;
+    let payload = index.start + SKIPPABLE as u64;
+    let frame = end.part(index.start..payload)?;
+    if u32_at(&frame, 0) != INDEX_FRAME || u64::from(u32_at(&frame, 4)) != length {
         return Err(wrong(IndexError::NotAnIndex));
     }
-    let mut payload = bytes;
-    payload.drain(..SKIPPABLE);
-    let parsed = Index::parse(payload, index.start).map_err(wrong)?;
+    let start = end.part(payload..payload + length.min(Index::START))?;
+    Index::check_start(&start, length, frames).map_err(wrong)?;
+    let bytes = end.part(payload..index.end)?;
+    drop(end);
+    let parsed = Index::parse(bytes, index.start).map_err(wrong)?;
     same(&table, &parsed)?;
     Ok(parsed)
 }
@@ -189,14 +205,15 @@ pub(super) fn check_header(
     source: &(impl ReadAt + ?Sized),
     index: &Index,
 ) -> Result<(), CheckHeaderError> {
-    let length = index.header_length() as usize;
-    let mut bytes = vec![0; SKIPPABLE + length];
+    let header = index.header();
+    let mut bytes = vec![0; SKIPPABLE + header.len()];
     source.read_exact_at(&mut bytes, 0).map_err(CheckHeaderError::Read)?;
-    let (frame, header) = bytes.split_at(SKIPPABLE);
-    if frame != super::layout::skippable(super::layout::HEADER_FRAME, length as u32) {
+    let (frame, there) = bytes.split_at(SKIPPABLE);
+    if frame != skippable(HEADER_FRAME, header.len() as u32) {
         return Err(CheckHeaderError::Frame);
     }
-    if super::layout::Header::parse(header)? != *index.header() {
+    if there != header {
+        Header::parse(there)?;
         return Err(CheckHeaderError::Differ);
     }
     Ok(())

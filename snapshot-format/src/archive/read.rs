@@ -15,6 +15,9 @@ use crate::work::{Cancelled, Work, parallel};
 /// The most bytes of frames that one thread reads at once.
 const MAX_READ: usize = 8 * 1024 * 1024;
 
+/// What a decoder takes besides, in bytes: zstd's `ZSTD_estimateDCtxSize` is 160 KiB.
+const DECODER: u64 = 256 * 1024;
+
 /// Why a window can't be had from an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadWindowError {
@@ -188,7 +191,9 @@ impl<R: ReadAt> Archive<R> {
     ) -> Result<(), E> {
         work.expect(self.map().counts().data * PAGE);
         let groups = Groups { archive: self, next: 0 };
-        let threads = work.threads_for(self.index.frames());
+        let window = self.map().window_size().bytes();
+        let held = self.source.preferred_read().min(MAX_READ) as u64 + window + DECODER;
+        let threads = work.threads_within(self.index.frames(), held);
         let state = || (None, Vec::new());
         parallel(threads, groups.map(Ok), state, |(decoder, buffer), group: Group| {
             let decoder = match decoder {

@@ -13,13 +13,11 @@ use crate::map::{MAX_MEM_SIZE, Map, TooManyWindows};
 use crate::packed;
 use crate::units::PAGE;
 use crate::verify::{ZeroError, check_zeros};
-use crate::work::{Cancelled, Work, ordered};
+use crate::work::{Cancelled, MEMORY, Work, ordered};
 
 /// How many bytes of DATA one job compresses, unless a window is larger: enough that handing jobs
 /// over costs nothing, and little enough that several for each thread fit in memory.
 const JOB: u64 = 1024 * 1024;
-/// What jobs on their way may hold in all, in bytes.
-const IN_FLIGHT: u64 = 32 * 1024 * 1024;
 
 /// How to go about [`pack()`].
 #[derive(Clone, Copy, Debug)]
@@ -103,8 +101,8 @@ pub enum PackError {
 }
 
 /// Writes the archive of an image, as a stream: the header, the frames with the working set's
-/// first, the index, the seek table. Memory used is some 32 MiB, 48 bytes per frame and a bit or two per
-/// page, whatever the image's size.
+/// first, the index, the seek table. Memory used is some 32 MiB for what is on its way, as much for the encoders (or one
+/// encoder, if that is larger), 48 bytes per frame, and at most a bit or two per page.
 ///
 /// The image must be what its map says: checksums, where the map has them, are compared, and so are
 /// zeros. PARENT pages are not looked at.
@@ -192,8 +190,9 @@ fn frames(
     out: &mut Counting<impl Write>,
 ) -> Result<(), PackError> {
     let map = image.map();
-    let in_flight = IN_FLIGHT / JOB.max(map.window_size().bytes());
-    let threads = options.work.threads_for(in_flight as usize / 2);
+    let in_flight = MEMORY / JOB.max(map.window_size().bytes());
+    let encoder = Encoder::bytes(options.level, map.window_size().bytes())?;
+    let threads = options.work.threads_within(in_flight as usize / 2, encoder);
     let depth = in_flight.min(threads as u64 * 4);
     // Buffers go round, so that the system need not clear new memory for every job.
     let buffers = Mutex::new(Vec::new());

@@ -123,7 +123,9 @@ impl<'a> Assembly<'a> {
         let mut checksums = vec![EMPTY_CHECKSUM; self.window.count(mem_size) as usize];
         let written = AtomicU64::new(0);
         let per_unit = (self.unit / self.window.pages()) as usize;
-        let threads = work.threads_for(checksums.len().div_ceil(per_unit));
+        // Of each image what a thread holds at once.
+        let held = self.unit * PAGE * self.sources.len() as u64;
+        let threads = work.threads_within(checksums.len().div_ceil(per_unit), held);
         let jobs = checksums.chunks_mut(per_unit).enumerate().filter_map(|(number, checksums)| {
             let start = number as u64 * self.unit;
             let pages = start..start + self.unit;

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::parts::fill;
-use crate::bits;
+use crate::bitmap::Builder;
 use crate::units::{PAGE, PageState, PageStates, Run};
 
 /// The states of images upon each other, from the bottom up. As large as the topmost.
@@ -63,22 +62,24 @@ impl<'a> Chain<'a> {
     /// The states as they are from the top. A page of which only a part is still seen counts as
     /// the whole would.
     pub(super) fn states(&self) -> PageStates {
-        let words = bits::words(self.mem_size().div_ceil(PAGE)) as usize;
-        let (mut data, mut zero) = (vec![0; words], vec![0; words]);
+        let pages = self.mem_size().div_ceil(PAGE);
+        let mut data = Builder::new(pages);
         // Over a whole image nothing is PARENT, and ZERO need not be kept.
-        let whole = self.states.first().is_some_and(|bottom| bottom.is_whole());
+        let mut zero = match self.states.first() {
+            Some(bottom) if bottom.is_whole() => None,
+            _ => Some(Builder::new(pages)),
+        };
         for run in self.runs() {
-            match run.state {
-                PageState::Data => fill(&mut data, run.pages),
-                PageState::Zero if !whole => fill(&mut zero, run.pages),
-                PageState::Zero | PageState::Parent => {}
+            let length = run.pages.end - run.pages.start;
+            data.run(length, run.state == PageState::Data);
+            if let Some(zero) = &mut zero {
+                zero.run(length, run.state == PageState::Zero);
             }
         }
-        if whole {
-            return PageStates::of_full_image(self.mem_size(), data);
+        match zero {
+            None => PageStates::whole(self.mem_size(), data.finish()),
+            Some(zero) => PageStates::layer(self.mem_size(), data.finish(), zero.finish()),
         }
-        PageStates::from_bitmaps(self.mem_size(), data, zero)
-            .expect("runs do not overlap and end with the image")
     }
 
     /// Where an image above ends within a page that it leaves to one below, and so cuts it: the

@@ -10,7 +10,7 @@ use super::output::{Output, WriteImageError};
 use super::parts::{Part, Parts};
 use super::source::{ReadImageError, Source, unit};
 use super::{ChainError, LayerOptions, check_whole, over_input, publish};
-use crate::draft::{Draft, WriteFileError};
+use crate::draft::{Draft, WriteFileError, check_free};
 use crate::image::Image;
 use crate::map::{Map, WriteMapError};
 use crate::units::{PAGE, PageState};
@@ -76,11 +76,12 @@ pub fn diff(
     if let Some(path) = over_input(out, out_map, &[base, new]) {
         return Err(DiffError::OverInput(path));
     }
-    let draft = Draft::create(out)?;
+    check_free(out_map, options.replace).map_err(WriteMapError::from)?;
+    let draft = Draft::claim(out, options.replace)?;
     let output = Output { path: out, file: draft.file(), before: &|_| Ok(()) };
     output.resize(0, new.map().mem_size())?;
     let map = Comparison { base: base.into(), new: new.into(), output }.run(options.work)?;
-    publish(draft, &map, out_map, options.sync)?;
+    publish(draft, &map, out_map, options)?;
     Ok(Diffed { map })
 }
 
@@ -104,7 +105,7 @@ impl Comparison<'_> {
         let unit = unit([self.base.map, map].into_iter());
         work.expect(map.mem_size());
         let all = parts.split(unit);
-        let threads = work.threads_for(all.len());
+        let threads = work.threads_within(all.len(), unit * PAGE * 2);
         let jobs = all.filter_map(|part| {
             if self.to_read(&part.pages) {
                 return Some(Ok(part));

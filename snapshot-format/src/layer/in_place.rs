@@ -131,20 +131,27 @@ enum Next {
     Nothing,
 }
 
-/// Decides by the id in the map and by the journal, as far as there are these; `path` is the
-/// journal's.
+/// Whether `map` is that of a whole image of `size` bytes that is called `id`: the topmost layer is
+/// called the same, and its map may be here by mistake.
+fn is_of(map: &Map, id: ImageId, size: u64) -> bool {
+    map.image_id() == id && map.parent().is_none() && map.mem_size() == size
+}
+
+/// Decides by the map and by the journal, as far as there are these; `path` is the journal's, and
+/// the image has `size` bytes.
 fn next(
     path: &Path,
-    found: Option<ImageId>,
+    map: Option<&Map>,
+    size: u64,
     journal: Option<Journal>,
     asked: &[ImageId],
 ) -> Result<Next, MergeInPlaceError> {
     let Some(journal) = journal else {
-        let done = found.is_some() && found == asked.last().copied();
+        let done = map.zip(asked.last()).is_some_and(|(map, id)| is_of(map, *id, size));
         return Ok(if done { Next::Nothing } else { Next::Begin });
     };
     let (base, target) = (journal.base, journal.map.image_id());
-    match found {
+    match map.map(Map::image_id) {
         Some(found) if found != base => {
             Err(MergeInPlaceError::ForeignJournal { path: path.to_owned(), base, target, found })
         }
@@ -176,10 +183,13 @@ fn run(
         Err(OpenMapError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
         Err(source) => return Err(merge.unusable(source).into()),
     };
-    let found = map.as_ref().map(Map::image_id);
+    let size = merge.size()?;
     let mut journal = Journal::open(&journal_path)
         .map_err(|source| MergeInPlaceError::Journal { path: journal_path.clone(), source })?;
-    if journal.as_ref().is_some_and(|journal| found == Some(journal.map.image_id())) {
+    let ended = |journal: &Journal| {
+        map.as_ref().is_some_and(|map| is_of(map, journal.map.image_id(), size))
+    };
+    if journal.as_ref().is_some_and(ended) {
         // That merge has ended, but for this.
         merge.remove_journal()?;
         journal = None;
@@ -188,7 +198,7 @@ fn run(
         map.ok_or_else(|| merge.unusable(io::Error::from(io::ErrorKind::NotFound).into()))
     };
     let asked: Vec<_> = layers.iter().map(|layer| layer.map().image_id()).collect();
-    let (map, resumed) = match next(&journal_path, found, journal, &asked)? {
+    let (map, resumed) = match next(&journal_path, map.as_ref(), size, journal, &asked)? {
         Next::Nothing => (there(map)?, true),
         Next::GoOn(journal) => (merge.go_on(*journal)?, true),
         Next::Begin => (merge.begin(&there(map)?)?, false),

@@ -3,7 +3,7 @@
 //! The file is called as the map, with `.merging` behind. Its bytes are in `FORMAT.md`.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -75,15 +75,12 @@ pub fn journal_path(map: impl AsRef<Path>) -> PathBuf {
 impl Journal {
     /// The journal at `path`, if there is one.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, JournalError> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        if !file.metadata()?.is_file() {
-            return Err(JournalError::NotAJournal);
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_file() => Self::read(&File::open(path)?).map(Some),
+            Ok(_) => Err(JournalError::NotAJournal),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        Self::read(&file).map(Some)
     }
 
     fn read(source: &(impl ReadAt + ?Sized)) -> Result<Self, JournalError> {

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::assembly::Assembly;
-use super::output::{Output, WriteImageError, reflink};
+use super::output::{Output, Reflink, WriteImageError, reflink};
 use super::source::{ReadImageError, Source};
 use super::{ChainError, LayerOptions, check_layers, check_whole, over_input, publish};
-use crate::draft::{Draft, WriteFileError};
+use crate::draft::{Draft, WriteFileError, check_free};
 use crate::image::Image;
 use crate::map::{Map, WithoutParent, WriteMapError};
 use crate::work::Cancelled;
@@ -87,6 +87,18 @@ pub fn merge_copy(
     out_map: &Path,
     options: &LayerOptions<'_>,
 ) -> Result<Merged, MergeError> {
+    copy_with(base, layers, out, out_map, options, reflink)
+}
+
+/// [`merge_copy`] on a filesystem where `reflink` is what is done.
+pub(super) fn copy_with(
+    base: &Image,
+    layers: &[&Image],
+    out: &Path,
+    out_map: &Path,
+    options: &LayerOptions<'_>,
+    reflink: Reflink,
+) -> Result<Merged, MergeError> {
     check_whole(base.map())?;
     let top = check_layers(base.map().image_id(), layers)?;
     let images: Vec<_> = [base].into_iter().chain(layers.iter().copied()).collect();
@@ -96,7 +108,8 @@ pub fn merge_copy(
 
     let sources: Vec<Source<'_>> = images.into_iter().map(Source::from).collect();
     let assembly = Assembly::new(&sources)?;
-    let draft = Draft::create(out)?;
+    check_free(out_map, options.replace).map_err(WriteMapError::from)?;
+    let draft = Draft::claim(out, options.replace)?;
     let output = Output { path: out, file: draft.file(), before: &|_| Ok(()) };
     let mem_size = assembly.chain().mem_size();
     let shared = reflink(draft.file(), base.file()).map_err(|source| draft.failed(source))?;
@@ -109,7 +122,7 @@ pub fn merge_copy(
     let from = usize::from(shared);
     let (checksums, written_bytes) = assembly.run(&options.work, true, from, Some(&output))?;
     let map = assembly.map(top.map().image_id(), None, checksums)?;
-    publish(draft, &map, out_map, options.sync)?;
+    publish(draft, &map, out_map, options)?;
     let base = if shared { BaseBytes::Reflinked } else { BaseBytes::Copied };
     Ok(Merged { map, base, written_bytes })
 }
@@ -137,11 +150,12 @@ pub fn flatten(
     if let Some(page) = assembly.chain().torn() {
         return Err(MergeError::Torn { page });
     }
-    let draft = Draft::create(out)?;
+    check_free(out_map, options.replace).map_err(WriteMapError::from)?;
+    let draft = Draft::claim(out, options.replace)?;
     let output = Output { path: out, file: draft.file(), before: &|_| Ok(()) };
     output.resize(0, assembly.chain().mem_size())?;
     let (checksums, written_bytes) = assembly.run(&options.work, true, 0, Some(&output))?;
     let map = assembly.map(top.map().image_id(), Some(parent), checksums)?;
-    publish(draft, &map, out_map, options.sync)?;
+    publish(draft, &map, out_map, options)?;
     Ok(Merged { map, base: BaseBytes::None, written_bytes })
 }

@@ -118,6 +118,10 @@ fn blank(file: &File, bytes: &Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
+/// How a file comes to share the blocks of another: so that tests can have it where no filesystem
+/// does.
+pub(super) type Reflink = fn(to: &File, from: &File) -> io::Result<bool>;
+
 /// Makes `to`, an empty file, share the blocks of `from`. False where the filesystem can't, or the
 /// two are not on the same.
 pub(super) fn reflink(to: &File, from: &File) -> io::Result<bool> {

@@ -26,9 +26,6 @@ pub(super) const MAX_HEADER: u32 = 4096;
 /// Sections start at multiples of this, so that they can be mapped and read as words.
 pub(super) const ALIGN: usize = 64;
 
-/// The longest working set, in bytes: three wakes of the most windows of the smallest size.
-pub(super) const MAX_WORKING_SET: u64 = 4 * (1 + 3 * (1 + (128 << 20 >> 16)));
-
 /// Where in the header a field starts.
 pub(super) mod at {
     pub(in crate::map) const MAJOR: usize = 8;

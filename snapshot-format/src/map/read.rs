@@ -1,6 +1,6 @@
 //! From bytes to a map, trusting none of them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use super::layout::{self, Section, at, entry};
 use super::{MAX_MEM_SIZE, Map, TooManyWindows};
 use crate::bitmaps::{Bitmaps, BitmapsError};
 use crate::bytes::{id_at, u16_at, u32_at, u64_at};
+use crate::checksums::Checksums;
 use crate::id::ImageId;
-use crate::packed::EMPTY_CHECKSUM;
 use crate::read_at::ReadAt;
 use crate::units::{Counts, PAGE_SHIFT, WindowSize};
 use crate::working_set::WorkingSet;
@@ -104,11 +104,11 @@ pub enum OpenMapError {
 }
 
 pub(super) fn open(path: &Path) -> Result<Map, OpenMapError> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
+    // Looked at before it is opened: to open a pipe is to wait for who writes to it.
+    if !fs::metadata(path)?.is_file() {
         return Err(OpenMapError::NotAMap);
     }
-    read(&file)
+    read(&File::open(path)?)
 }
 
 pub(super) fn read(source: &(impl ReadAt + ?Sized)) -> Result<Map, OpenMapError> {
@@ -127,9 +127,11 @@ pub(super) fn read(source: &(impl ReadAt + ?Sized)) -> Result<Map, OpenMapError>
     let mut map = Map::new(header.image_id, header.parent, header.window, states)?;
     map.foreign_ro = header.foreign_ro;
     if header.place(Section::Checksums).is_some() {
-        let mut checksums = Vec::new();
+        let mut checksums = Checksums::default();
         source.section(&header, Section::Checksums, map.windows() * 8, |piece| {
-            checksums.extend(piece.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)));
+            for word in piece.as_chunks().0 {
+                checksums.push(u64::from_le_bytes(*word));
+            }
         })?;
         map.checksums = Some(checksums);
         if let Some(window) = wrong_empty(&map) {
@@ -139,7 +141,7 @@ pub(super) fn read(source: &(impl ReadAt + ?Sized)) -> Result<Map, OpenMapError>
     if let Some(place) = header.place(Section::WorkingSet) {
         // Advice. A map without is as good, so damage here does not cost the image.
         let read = match place.length {
-            ..=layout::MAX_WORKING_SET => {
+            ..=WorkingSet::MAX_LENGTH => {
                 let bytes = source.part(place.offset, place.length)?;
                 (crc32c::crc32c(&bytes) == place.crc)
                     .then(|| WorkingSet::from_bytes(&bytes, header.window, map.windows()))
@@ -155,11 +157,8 @@ pub(super) fn read(source: &(impl ReadAt + ?Sized)) -> Result<Map, OpenMapError>
 
 /// A window without DATA whose checksum is not that of nothing.
 fn wrong_empty(map: &Map) -> Option<u64> {
-    let checksums = map.checksums.as_deref().unwrap_or_default();
-    (0..map.windows()).zip(checksums).find_map(|(window, checksum)| {
-        let wrong = *checksum != EMPTY_CHECKSUM && map.window_data_pages(window) == 0;
-        wrong.then_some(window)
-    })
+    let mut of_data = map.checksums.iter().flat_map(Checksums::of_data);
+    of_data.find(|window| map.window_data_pages(*window) == 0)
 }
 
 /// A source and its length, which bounds what is read and so what is allocated.

@@ -5,10 +5,13 @@ use std::path::Path;
 
 use super::layout::{self, Section, at, entry};
 use super::{MAX_MEM_SIZE, Map, TooManyWindows};
+use crate::bits;
 use crate::bytes::{each_words, put};
+use crate::checksums::Checksums;
 use crate::draft::{Draft, WriteFileError};
 use crate::id::ImageId;
 use crate::units::PAGE_SHIFT;
+use crate::working_set::WorkingSet;
 
 /// Why a map could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,14 @@ struct Plan {
     header: Vec<u8>,
     sections: Vec<(Section, usize)>,
     length: usize,
+}
+
+pub(super) fn max_size(map: &Map) -> u64 {
+    let bitmap = bits::words(map.pages()) * 8;
+    let sections = [bitmap, bitmap, map.windows() * 8, WorkingSet::MAX_LENGTH];
+    sections.iter().fold(u64::from(layout::MAX_HEADER), |end, length| {
+        end.next_multiple_of(layout::ALIGN as u64) + length
+    })
 }
 
 pub(super) fn check(map: &Map) -> Result<(), WriteMapError> {
@@ -154,9 +165,9 @@ fn each_part(
     mut part: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     match section {
-        Section::Data => each_words(map.states.data_words().iter().copied(), part),
+        Section::Data => each_words(map.states.data_words(), part),
         Section::Zero => each_words(map.states.zero_words(), part),
-        Section::Checksums => each_words(map.checksums.iter().flatten().copied(), part),
+        Section::Checksums => each_words(map.checksums.iter().flat_map(Checksums::iter), part),
         Section::WorkingSet => part(&map.working_set.to_bytes()),
     }
 }

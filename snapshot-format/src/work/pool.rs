@@ -148,7 +148,8 @@ impl<J, I: Iterator<Item = J>, T, E> Line<I, T, E> {
                 self.free.notify_one();
                 return Some(done);
             }
-            if inner.jobs.is_none() && inner.taken == inner.sunk {
+            // Fewer are taken than sunk when a job ended after it was all over.
+            if inner.jobs.is_none() && inner.taken <= inner.sunk {
                 return None;
             }
             inner = self.ready.wait(inner).unwrap_or_else(PoisonError::into_inner);
@@ -271,6 +272,40 @@ mod tests {
         };
         assert!(panic::catch_unwind(worker).is_err());
         assert!(panic::catch_unwind(sink).is_err());
+        // A job that ends after another has panicked, while the sink is not looking.
+        let late = || {
+            let panicked = AtomicU64::new(0);
+            let wait = |until: u64| {
+                while panicked.load(Ordering::SeqCst) < until {
+                    thread::yield_now();
+                }
+            };
+            let run = |_: &mut (), job| {
+                match job {
+                    20 => {
+                        wait(1);
+                        panicked.store(2, Ordering::SeqCst);
+                        panic!("worker")
+                    }
+                    19 => {
+                        wait(2);
+                        // Until the other's end has been noted, if it is noted soon.
+                        (0..1000).for_each(|_| thread::yield_now());
+                    }
+                    _ => {}
+                }
+                Ok(job)
+            };
+            let sink = |job| {
+                if job == 18 {
+                    panicked.store(1, Ordering::SeqCst);
+                    (0..2000).for_each(|_| thread::yield_now());
+                }
+                Ok(())
+            };
+            ordered(2, 4, jobs(1000), || (), run, sink)
+        };
+        assert!(panic::catch_unwind(late).is_err());
         let unordered = || {
             let run = |_: &mut (), job| if job == 20 { panic!("worker") } else { Ok(()) };
             parallel(2, jobs(1000), || (), run)

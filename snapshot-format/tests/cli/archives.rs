@@ -1,7 +1,12 @@
 //! `pack`, `unpack` and `verify`.
 
 use std::fs::File;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rouse_snapshot_format::ImageId;
 
 use super::{Dir, filter};
@@ -109,7 +114,59 @@ fn what_wakes_touched_is_packed_first() {
     assert!(dir.bytes("again.img") == dir.bytes("memory.img"));
     assert_eq!(dir.map("again.map"), dir.map("memory.map"));
 
+    // Not while somebody is changing the image, whose map is then written, too.
+    let merge = File::open(dir.path("memory.img")).unwrap();
+    merge.lock().unwrap();
+    dir.refused("record memory.img trace", 75, "in use");
+    dir.refused("record memory.map trace", 75, "in use");
+    // A VM has it mapped, and is what is recorded.
+    merge.lock_shared().unwrap();
+    dir.good("record memory.img trace");
+    drop(merge);
+    std::fs::rename(dir.path("again.map"), dir.path("alone.map")).unwrap();
+    dir.good("record alone.map trace");
+
     std::fs::write(dir.path("trace"), "0\n99999999999\n").unwrap();
     dir.refused("record memory.img trace", 65, "trace: line 2");
     dir.refused("record first.rsz trace", 65, "archive");
+}
+
+/// `record` that has read a part of its trace, and so the map before, and waits for the rest.
+fn recording(dir: &Dir) -> Child {
+    let mut command = dir.command("record -q memory.img");
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // More than a pipe holds.
+    child.stdin.as_mut().unwrap().write_all(&b"4096\n".repeat(50_000)).unwrap();
+    child
+}
+
+#[test]
+fn a_trace_is_of_the_image_that_it_began_with() {
+    let dir = packed();
+    let child = recording(&dir);
+    std::fs::remove_file(dir.path("memory.map")).unwrap();
+    dir.good("sparsify memory.img");
+    let before = dir.bytes("memory.map");
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert!(said.contains("another"), "{said}");
+    assert!(dir.bytes("memory.map") == before);
+
+    // What came to the map otherwise meanwhile is kept.
+    let child = recording(&dir);
+    std::fs::write(dir.path("trace"), "0\n").unwrap();
+    dir.good("record memory.img trace");
+    assert!(child.wait_with_output().unwrap().status.success());
+    assert_eq!(dir.map("memory.map").working_set().wakes().count(), 2);
+}
+
+#[test]
+fn what_is_never_cancelled_ends_at_the_first_signal() {
+    let dir = packed();
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut child = recording(&dir);
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(signal as i32));
+    }
 }

@@ -101,6 +101,7 @@ fn a_merge_that_is_killed_is_gone_on_with() {
     dir.good("sparsify base.img");
     dir.good("sparsify new.img");
     dir.good("diff base.img new.img -o layer.img --no-sync");
+    dir.good("diff new.img base.img -o other.img --no-sync");
     dir.good("pack base.img --no-sync");
     let journal = dir.path("base.map.merging");
     // It may be over before it is killed; then once more, from the start.
@@ -121,10 +122,73 @@ fn a_merge_that_is_killed_is_gone_on_with() {
     dir.refused("sparsify base.img", 65, "merge --in-place");
     dir.refused("pack base.img -o x.rsz", 65, "merge --in-place");
     dir.refused("verify base.img", 65, "base.map");
+    // Only where it is true that the same command goes on, it is said.
+    let said = |line: &str, code| {
+        let output = dir.command(line).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{line}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let other = said("merge --in-place base.img other.img", 65);
+    assert!(other.contains("was being merged") && !other.contains("goes on"), "{other}");
+    let vm = File::open(dir.path("base.img")).unwrap();
+    vm.lock().unwrap();
+    let in_use = said("merge --in-place base.img layer.img", 75);
+    assert!(!in_use.contains("goes on"), "{in_use}");
+    drop(vm);
+    dir.damage("layer.img", 5999 * 4096);
+    let damaged = said("merge --in-place base.img layer.img", 65);
+    assert!(damaged.contains("the same command goes on"), "{damaged}");
+    dir.damage("layer.img", 5999 * 4096);
 
     dir.good("merge --in-place base.img layer.img");
     assert!(dir.bytes("base.img") == dir.bytes("new.img"));
     assert_eq!(dir.map("base.map"), dir.map("new.map"));
     assert!(!journal.exists());
     dir.good("verify base.img");
+}
+
+#[test]
+fn the_map_of_the_base_is_not_that_of_its_diff() {
+    let dir = Dir::new();
+    dir.image("mem.img", 100, [1]);
+    dir.good("sparsify mem.img");
+    dir.image("mem.diff", 100, [2]);
+    let before = dir.files();
+    // Both would be called mem.map.
+    for base in ["mem.img", "mem.map"] {
+        for force in ["", "--force"] {
+            dir.refused(&format!("import-diff mem.diff --base {base} {force}"), 2, "what is read");
+        }
+    }
+    assert!(dir.files() == before);
+    dir.good("import-diff mem.diff --base mem.img --map diff.map");
+    assert_eq!(dir.map("diff.map").parent(), Some(dir.map("mem.map").image_id()));
+}
+
+#[test]
+fn a_diff_is_as_large_as_its_base() {
+    let dir = Dir::new();
+    dir.image("base.img", 100, [1]);
+    dir.good("sparsify base.img");
+    for pages in [0, 99, 101] {
+        dir.image("vmm.diff", pages, []);
+        dir.refused("import-diff vmm.diff --base base.img", 65, "as large as");
+        assert_eq!(dir.names(), ["base.img", "base.map", "vmm.diff"]);
+    }
+}
+
+#[test]
+fn a_merge_in_place_has_its_journal_where_all_look_for_it() {
+    let dir = chain();
+    let before = dir.files();
+    for map in ["a.map", "ab.map", "x.map"] {
+        let line = format!("merge --in-place a.img ab.img --map {map}");
+        assert_eq!(dir.command(&line).output().unwrap().status.code(), Some(2), "{line}");
+    }
+    // A journal that can't be looked at is the system's fault, and no damage.
+    let journal = dir.path("a.map.merging");
+    std::os::unix::fs::symlink("a.map.merging", &journal).unwrap();
+    dir.refused("merge --in-place a.img ab.img", 1, "can't be read");
+    fs::remove_file(journal).unwrap();
+    assert!(dir.files() == before);
 }

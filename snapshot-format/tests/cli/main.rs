@@ -90,6 +90,16 @@ impl Dir {
         fs::write(self.path(name), bytes).unwrap();
     }
 
+    /// Gives a map a read-only feature that nobody knows yet (`FORMAT.md`, ro_compat).
+    fn later(&self, name: &str) {
+        let mut bytes = self.bytes(name);
+        bytes[24] = 2;
+        let length = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+        let crc = crc32c::crc32c(&bytes[..length - 4]).to_le_bytes();
+        bytes[length - 4..length].copy_from_slice(&crc);
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
     fn bytes(&self, name: &str) -> Vec<u8> {
         fs::read(self.path(name)).unwrap()
     }

@@ -126,7 +126,12 @@ fn outputs_are_never_overwritten() {
     dir.refused("merge a.img l.img -o l.img --force", 2, "what is read");
     dir.refused("merge a.img l.img -o x --map b.map", 73, "b.map");
     dir.refused("unpack a.rsz -o y --map y", 2, "at once");
+    dir.refused("unpack a.rsz -o y --map ./y --force", 2, "at once");
+    dir.refused("diff a.img b.img -o ./y --map y --force", 2, "at once");
     dir.refused("sparsify a.img --map a.img", 2, "what is read");
+    dir.refused("inspect b.img --svg b.map --force", 2, "what is read");
+    dir.refused("inspect b.img --map l.map --svg l.map --force", 2, "what is read");
+    dir.refused("pack a.img --map b.map -o a.map --force", 2, "what is read");
     fs::remove_file(dir.path("link")).unwrap();
     // What no rename should replace.
     dir.refused("pack a.img -o /dev/null --force", 73, "no regular file");
@@ -152,4 +157,40 @@ fn an_image_in_use_is_left_alone() {
     dir.refused("verify a.img", 75, "try again later");
     dir.refused("pack a.img", 75, "try again later");
     dir.good("inspect a.img");
+}
+
+#[test]
+fn what_a_guest_writes_does_not_make_an_image_something_else() {
+    let dir = Dir::new();
+    dir.image("small.img", 10, [0]);
+    dir.good("sparsify small.img");
+    dir.good("pack small.img");
+    for start in ["small.map", "small.rsz"] {
+        // The first bytes of a disk are the guest's.
+        let start = dir.bytes(start);
+        let mut disk = vec![0; 300 * 4096];
+        disk[..start.len()].copy_from_slice(&start);
+        fs::write(dir.path("disk.img"), &disk).unwrap();
+        if start.starts_with(b"ROUSEMAP") {
+            // Longer than any such map.
+            disk.resize(1 << 20, 7);
+            fs::write(dir.path("disk.img"), &disk).unwrap();
+            dir.good("sparsify disk.img");
+        } else {
+            let found = rouse_snapshot_format::sparsify(&dir.path("disk.img"), &Default::default());
+            let map = found.unwrap().into_map(rouse_snapshot_format::ImageId::random());
+            map.write(dir.path("disk.map")).unwrap();
+        }
+        fs::write(dir.path("trace"), "0\n").unwrap();
+        dir.good("record disk.img trace");
+        assert!(dir.bytes("disk.img") == disk);
+        assert_eq!(dir.map("disk.map").working_set().wakes().count(), 1);
+        assert!(dir.good("verify disk.img").contains("image"));
+        dir.good("pack disk.img --force");
+        dir.good("unpack disk.rsz -o back.img --force");
+        assert!(dir.bytes("back.img") == disk);
+        dir.damage("disk.img", 2000);
+        dir.refused("verify disk.img", 65, "window 0");
+        fs::remove_file(dir.path("disk.map")).unwrap();
+    }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use nix::sys::signal::{Signal, kill};
@@ -17,6 +17,10 @@ fn send(child: &Child, signal: Signal) {
     kill(pid, signal).unwrap();
     let pending = || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        // Who is dead takes none.
+        if status.lines().any(|line| line.starts_with("State:") && line.contains("zombie")) {
+            return false;
+        }
         let line = status.lines().find(|line| line.starts_with("ShdPnd:")).unwrap().to_owned();
         u64::from_str_radix(line["ShdPnd:".len()..].trim(), 16).unwrap() != 0
     };
@@ -25,10 +29,18 @@ fn send(child: &Child, signal: Signal) {
     }
 }
 
-/// Starts what takes long and writes a file, and waits until it is at it.
-fn started(dir: &Dir, line: &str) -> Child {
+/// At that level it takes seconds.
+const LONG: &str = "pack a.img --level 15 --threads 1";
+
+/// Starts what takes long and writes a file, by way of the program in `by`, and waits until it is at
+/// it. Which signals are ignored is inherited: who starts the tests may ignore some.
+fn started(dir: &Dir, by: &[&str], line: &str) -> Child {
     let before = dir.names().len();
-    let mut child = dir.command(line).stderr(Stdio::piped()).spawn().unwrap();
+    let program = dir.command(line);
+    let mut command = Command::new(by[0]);
+    command.args(&by[1..]).arg(program.get_program()).args(program.get_args());
+    command.current_dir(dir.path("")).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     while fs::read_dir(dir.path("")).unwrap().count() == before {
         assert!(child.try_wait().unwrap().is_none(), "{line} ended");
         thread::yield_now();
@@ -39,12 +51,11 @@ fn started(dir: &Dir, line: &str) -> Child {
 #[test]
 fn nothing_half_made_is_left() {
     let dir = Dir::new();
-    // At that level it takes seconds.
     dir.image("a.img", 4000, 0..4000);
     dir.good("sparsify a.img");
     let before = dir.names();
-    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
-        let mut child = started(&dir, "pack a.img --level 15 --threads 1");
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130), (Signal::SIGHUP, 129)] {
+        let mut child = started(&dir, &["env", "--default-signal"], LONG);
         send(&child, signal);
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -69,4 +80,18 @@ fn a_second_signal_ends_it_at_once() {
     // This one kills, so that nobody takes it.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
+}
+
+#[test]
+fn a_signal_that_it_was_told_to_ignore_is_no_signal() {
+    let dir = Dir::new();
+    dir.image("a.img", 4000, 0..4000);
+    dir.good("sparsify a.img");
+    let mut child = started(&dir, &["env", "--default-signal", "--ignore-signal=HUP"], LONG);
+    send(&child, Signal::SIGHUP);
+    // The other is what ends it, and would be the second if that one had counted.
+    send(&child, Signal::SIGTERM);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143), "{said}");
 }

@@ -1,6 +1,6 @@
 //! `sparsify`.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 
 use rouse_snapshot_format::{ImageId, PAGE, PageState, WindowSize, WorkingSet};
@@ -83,4 +83,103 @@ fn a_map_that_holds_an_id_or_says_layer_is_no_trifle() {
     }
     assert!((dir.bytes("layer.img"), dir.bytes("layer.map")) == layer);
     assert!(dir.map("layer.map").parent().is_some_and(|parent: ImageId| parent != id));
+}
+
+#[test]
+fn a_copy_takes_no_map_away_before_it_is_there() {
+    let dir = Dir::new();
+    dir.image("vm.img", 100, [1]);
+    dir.image("old.img", 100, [2]);
+    dir.good("sparsify vm.img");
+    dir.good("sparsify old.img");
+    let before = dir.files();
+    // The map that the copy would have is the image's own.
+    dir.refused("sparsify vm.img -o vm.sparse --force", 2, "what is read");
+    dir.refused("sparsify vm.img -o old.img --map vm.map --force", 2, "what is read");
+    let vm = File::open(dir.path("vm.img")).unwrap();
+    vm.lock().unwrap();
+    dir.refused("sparsify vm.img -o vm.sparse --force", 2, "what is read");
+    dir.refused("sparsify vm.img -o old.img --force", 75, "in use");
+    assert!(dir.files() == before);
+    drop(vm);
+    dir.good("sparsify vm.img -o old.img --force");
+    assert!(dir.bytes("old.img") == dir.bytes("vm.img"));
+    assert_eq!(dir.map("old.map"), dir.map("vm.map"));
+}
+
+#[test]
+fn no_other_map_makes_a_whole_image_of_a_layer() {
+    let dir = Dir::new();
+    dir.image("a.img", 100, [1, 2]);
+    dir.image("b.img", 100, [1, 3]);
+    dir.good("sparsify a.img");
+    dir.good("sparsify b.img");
+    dir.good("diff a.img b.img -o layer.img");
+    let before = dir.files();
+    for line in [
+        "sparsify layer.img --map x.map",
+        "sparsify layer.img --map x.map --force",
+        "sparsify layer.img --map b.map",
+        "sparsify layer.img -o x.img --map x.map",
+        "pack layer.img --map b.map -o x.rsz",
+    ] {
+        dir.refused(line, 65, "merge it first");
+    }
+    // Nor of one that is merged in part, wherever the journal is.
+    for (journal, lines) in [
+        ("a.map.merging", &["sparsify a.img --map x.map", "pack a.img --map b.map -o x.rsz"][..]),
+        ("x.map.merging", &["sparsify a.img --map x.map", "pack a.img --map x.map -o x.rsz"]),
+    ] {
+        fs::write(dir.path(journal), "").unwrap();
+        for line in lines {
+            dir.refused(line, 65, "merge --in-place");
+        }
+        fs::remove_file(dir.path(journal)).unwrap();
+    }
+    assert!(dir.files() == before);
+    // A layer is packed as what it is.
+    dir.good("pack layer.img -o layer.rsz");
+    dir.good("unpack layer.rsz -o again.img");
+    assert_eq!(dir.map("again.map"), dir.map("layer.map"));
+}
+
+#[test]
+fn a_map_that_would_lose_something_is_not_written_anew() {
+    let dir = Dir::new();
+    dir.image("a.img", 100, [1]);
+    dir.good("sparsify a.img");
+    dir.later("a.map");
+    // Blocks that it would give back.
+    dir.image("a.img", 100, [1]);
+    let before = (dir.files(), fs::metadata(dir.path("a.img")).unwrap().blocks());
+    dir.refused("sparsify a.img", 65, "features");
+    dir.refused("sparsify a.img --force", 65, "features");
+    assert!((dir.files(), fs::metadata(dir.path("a.img")).unwrap().blocks()) == before);
+}
+
+#[test]
+fn the_map_of_an_image_of_another_size_gives_no_name() {
+    let dir = Dir::new();
+    dir.image("a.img", 100, [1]);
+    dir.good("sparsify a.img");
+    let id = dir.map("a.map").image_id();
+    dir.image("a.img", 101, [1]);
+    let before = dir.files();
+    dir.refused("sparsify a.img", 65, "--force");
+    dir.refused("sparsify a.img -o b.img", 65, "--force");
+    assert!(dir.files() == before);
+    dir.good("sparsify a.img --force");
+    assert_ne!(dir.map("a.map").image_id(), id);
+    dir.good("verify a.img");
+}
+
+#[test]
+fn what_can_not_be_said_is_done_all_the_same() {
+    let dir = Dir::new();
+    dir.image("a.img", 100, [1]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = dir.command("sparsify a.img").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(dir.map("a.map").counts().data, 1);
+    dir.good("verify a.img");
 }

@@ -41,9 +41,14 @@ pub(crate) fn place(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
 
 pub(crate) fn make_layer(dir: &Path, name: &str, base: &Path, new: &Path) -> PathBuf {
     let (out, map) = place(dir, name);
-    let made = diff(&open(base), &open(new), &out, &map, &LayerOptions::default()).unwrap();
+    let made = diff(&open(base), &open(new), &out, &map, &options()).unwrap();
     assert_eq!(Map::open(&map).unwrap(), made.map);
     out
+}
+
+/// Names are used again.
+fn options<'a>() -> LayerOptions<'a> {
+    LayerOptions { replace: true, ..LayerOptions::default() }
 }
 
 pub(crate) fn opened(paths: &[PathBuf]) -> Vec<Image> {
@@ -54,7 +59,7 @@ pub(crate) fn merge(dir: &Path, name: &str, base: &Path, layers: &[PathBuf]) -> 
     let (out, map) = place(dir, name);
     let layers = opened(layers);
     let layers: Vec<_> = layers.iter().collect();
-    let merged = merge_copy(&open(base), &layers, &out, &map, &LayerOptions::default()).unwrap();
+    let merged = merge_copy(&open(base), &layers, &out, &map, &options()).unwrap();
     assert_eq!(Map::open(&map).unwrap(), merged.map);
     (out, merged)
 }
@@ -62,8 +67,7 @@ pub(crate) fn merge(dir: &Path, name: &str, base: &Path, layers: &[PathBuf]) -> 
 pub(crate) fn flat(dir: &Path, name: &str, layers: &[PathBuf]) -> Result<PathBuf, MergeError> {
     let (out, map) = place(dir, name);
     let layers = opened(layers);
-    let flattened =
-        flatten(&layers.iter().collect::<Vec<_>>(), &out, &map, &LayerOptions::default())?;
+    let flattened = flatten(&layers.iter().collect::<Vec<_>>(), &out, &map, &options())?;
     assert_eq!(Map::open(&map).unwrap(), flattened.map);
     Ok(out)
 }

@@ -117,7 +117,7 @@ fn progress_is_told_and_a_word_ends_it() {
                 progress.cancel();
             }
             let work = Work { progress: Some(&progress), ..Work::default() };
-            let done = operation(&LayerOptions { work, sync: true });
+            let done = operation(&LayerOptions { work, sync: true, replace: true });
             assert_eq!(progress.total(), total);
             match done {
                 Ok(()) => assert_eq!((cancelled, progress.done()), (false, total)),

@@ -39,9 +39,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let facts = look(args)?;
+    let (facts, map) = look(args)?;
     if let Some(out) = &args.svg {
-        let draft = Output::claim(out, args.force, &[&args.file])?.draft_for_all()?;
+        let draft = Output::claim(out, args.force, &[&args.file, &map])?.draft_for_all()?;
         draft.file().write_all(svg::draw(&facts).as_bytes()).about(out)?;
         return draft.publish(false);
     }
@@ -51,23 +51,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     say(report::text(&facts, colour()))
 }
 
-/// Never waits for a VM: it looks at what is said of an image, and takes no lock.
-fn look(args: &Args) -> Result<Facts, Failure> {
+/// What there is to say, and the file in which it is said. Never waits for a VM: it looks at what is
+/// said of an image, and takes no lock.
+fn look(args: &Args) -> Result<(Facts, PathBuf), Failure> {
     let path = &args.file;
     match Kind::of(path)? {
-        Kind::Map => Ok(Facts::new("map", path, Map::open(path).about(path)?)),
+        Kind::Map => Ok((Facts::new("map", path, Map::open(path).about(path)?), path.clone())),
         Kind::Archive => {
             let archive = open_archive(path)?;
             let stored = Stored::new(archive.index(), archive.size());
-            let facts = Facts::new("archive", path, archive.map().clone());
-            Ok(Facts { archive: Some(stored), ..facts })
+            let facts = Facts::new("archive", path, archive.into_map());
+            Ok((Facts { archive: Some(stored), ..facts }, path.clone()))
         }
         Kind::Image => {
-            let (_, map) = map_of_image(path, args.map.as_deref())?;
+            let (map_path, map) = map_of_image(path, args.map.as_deref())?;
             let meta = fs::metadata(path).about(path)?;
             // POSIX leaves the unit open; on Linux it is 512 bytes on every filesystem.
             let disk = Disk { size: meta.len(), allocated: meta.blocks() * 512 };
-            Ok(Facts { disk: Some(disk), ..Facts::new("image", path, map) })
+            Ok((Facts { disk: Some(disk), ..Facts::new("image", path, map) }, map_path))
         }
     }
 }

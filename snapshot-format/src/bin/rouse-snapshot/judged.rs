@@ -69,6 +69,7 @@ impl Judged for WriteFileError {
     fn exit(&self) -> Exit {
         match self {
             Self::NoName(_) => Exit::Usage,
+            Self::Exists(_) => Exit::CantCreate,
             Self::Io { source, .. } => creating(source),
             Self::NotDurable { .. } => Exit::Failed,
         }
@@ -77,6 +78,7 @@ impl Judged for WriteFileError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Io { source, .. } => space(source),
+            Self::Exists(_) => Some("--force replaces it"),
             Self::NoName(_) | Self::NotDurable { .. } => None,
         }
     }

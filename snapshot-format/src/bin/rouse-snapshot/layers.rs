@@ -5,13 +5,13 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use rouse_snapshot_format::{
-    BaseBytes, Image, ImageId, LayerOptions, Map, VmmDiffOptions, diff, flatten, journal_path,
-    merge_copy, merge_in_place, vmm_diff,
+    BaseBytes, Image, ImageId, LayerOptions, Map, MergeError, MergeInPlaceError, VmmDiffOptions,
+    diff, flatten, journal_path, merge_copy, merge_in_place, vmm_diff,
 };
 
 use crate::failure::{About, Exit, Failure};
 use crate::kind::{Kind, map_of_image, open_archive, open_image};
-use crate::output::{Output, write_map};
+use crate::output::{Output, publish_map};
 use crate::task::Task;
 use crate::text::{say, size};
 
@@ -53,8 +53,10 @@ pub(crate) struct MergeArgs {
     /// The merged image.
     #[arg(short, long, value_name = "OUT", required_unless_present = "in_place")]
     output: Option<PathBuf>,
-    /// Changes the base itself, which can't be undone. After an interruption the same command goes on.
-    #[arg(long, conflicts_with_all = ["output", "flatten", "force", "no_sync"])]
+    /// Changes the base itself, which can't be undone, and the map beside it. After an interruption
+    /// the same command goes on.
+    // Another map's journal would not be seen by who looks at the image.
+    #[arg(long, conflicts_with_all = ["output", "flatten", "force", "no_sync", "map"])]
     in_place: bool,
     /// Makes one layer of several, without their base.
     #[arg(long)]
@@ -123,28 +125,49 @@ fn merge_to(out: &Path, paths: &[&Path], args: &MergeArgs, task: &Task) -> Resul
 }
 
 fn merge_into(base: &Path, layers: &[&Path], args: &MergeArgs, task: &Task) -> Result<(), Failure> {
-    let map_path = args.common.map.clone().unwrap_or_else(|| Image::map_path(base));
+    let map_path = Image::map_path(base);
     let layers = open_images(layers)?;
     let layers: Vec<&Image> = layers.iter().collect();
     let bar = task.bar(format!("merge into {}", base.display()));
     let done = merge_in_place(base, &map_path, &layers, &task.work(args.common.threads));
     drop(bar);
     let done = done.map_err(|error| {
-        let mut failure = Failure::from(error);
-        if journal_path(&map_path).exists() {
-            failure = failure.and("the image is merged in part: the same command goes on");
+        let goes_on = begun(&error) && journal_path(&map_path).exists();
+        let failure = Failure::from(error);
+        if goes_on {
+            failure.and("the image is merged in part: the same command goes on")
+        } else {
+            failure
         }
-        failure
     });
     let done = done.about(base)?;
     let how = if done.resumed { ": an earlier merge went on, or was done" } else { "" };
     report(base, &done.map, how, task)
 }
 
+/// Whether it is an error of the very merge that the journal is about, if there is one.
+fn begun(error: &MergeInPlaceError) -> bool {
+    use MergeInPlaceError as Error;
+    match error {
+        Error::Merge(MergeError::Chain(_)) => false,
+        Error::Merge(_) | Error::Write(_) | Error::Remove { .. } => true,
+        // That one never came to look at the image, or found it to be about another.
+        Error::Open(_)
+        | Error::Journal { .. }
+        | Error::OtherMerge { .. }
+        | Error::ForeignJournal { .. }
+        | Error::Size { .. } => false,
+    }
+}
+
 pub(crate) fn run_import(args: &ImportArgs, task: &Task) -> Result<(), Failure> {
     let map_path = args.common.map.clone().unwrap_or_else(|| Image::map_path(&args.file));
-    Output::claim(&map_path, args.common.force, &[&args.file, &args.base])?;
-    let base = match Kind::of(&args.base)? {
+    let kind = Kind::of(&args.base)?;
+    let base_map =
+        if kind == Kind::Image { Image::map_path(&args.base) } else { args.base.clone() };
+    let inputs: [&Path; 3] = [&args.file, &args.base, &base_map];
+    let out = Output::claim(&map_path, args.common.force, &inputs)?;
+    let base = match kind {
         Kind::Map => Map::open(&args.base).about(&args.base)?,
         Kind::Archive => open_archive(&args.base)?.map().clone(),
         Kind::Image => map_of_image(&args.base, None)?.1,
@@ -155,12 +178,21 @@ pub(crate) fn run_import(args: &ImportArgs, task: &Task) -> Result<(), Failure> 
     let id = args.image_id.unwrap_or_else(ImageId::random);
     let map = vmm_diff(&args.file, id, base.image_id(), &options).about(&args.file)?;
     drop(bar);
+    if map.mem_size() != base.mem_size() {
+        let why = format!(
+            "this has {} bytes, and the image that it is to be a layer over has {}; a VMM's diff \
+             is as large as the memory",
+            map.mem_size(),
+            base.mem_size()
+        );
+        return Err(Failure::new(Exit::BadInput, why)).about(&args.file);
+    }
     let sync = !args.common.no_sync;
     if sync {
         // A map must never be more durable than what it speaks of.
         File::open(&args.file).and_then(|file| file.sync_data()).about(&args.file)?;
     }
-    write_map(&map, &map_path, sync)?;
+    publish_map(&map, out, sync)?;
     report(&map_path, &map, "", task)
 }
 
@@ -179,7 +211,7 @@ fn open_images(paths: &[&Path]) -> Result<Vec<Image>, Failure> {
 }
 
 fn options<'a>(common: &Common, task: &'a Task) -> LayerOptions<'a> {
-    LayerOptions { work: task.work(common.threads), sync: !common.no_sync }
+    LayerOptions { work: task.work(common.threads), sync: !common.no_sync, replace: common.force }
 }
 
 fn report(path: &Path, map: &Map, how: &str, task: &Task) -> Result<(), Failure> {

@@ -39,8 +39,8 @@ Exit codes:
    65  an input can't be used: damaged, of another version, or not of the others
    73  an output is there already (see --force) or can't be made
    75  an image is in use, try again later
-  130  ended by Ctrl-C, 143 by SIGTERM: nothing half-made is left, and a merge in place can be
-       gone on with; a second signal ends it at once";
+  130  ended by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP: nothing half-made is left, and a merge in
+       place can be gone on with; a second signal ends it at once";
 
 #[derive(Subcommand)]
 enum Command {
@@ -64,9 +64,16 @@ enum Command {
     ImportDiff(layers::ImportArgs),
 }
 
+impl Command {
+    /// Whether it works on an image's bytes, and looks on the way whether it is to end.
+    fn is_long(&self) -> bool {
+        !matches!(self, Self::Inspect(_) | Self::Record(_))
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
-    let task = Task::start(args.quiet);
+    let task = Task::start(args.quiet, args.command.is_long());
     let done = match &args.command {
         Command::Inspect(args) => inspect::run(args),
         Command::Sparsify(args) => sparsify::run(args, &task),

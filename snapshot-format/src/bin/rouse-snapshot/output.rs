@@ -60,9 +60,11 @@ impl Output {
         &self.path
     }
 
-    /// An image and its map, or whatever two files are made, must not be one.
+    /// An image and its map, or whatever two files are made, must not be one, however they are
+    /// spelled.
     pub(crate) fn differs_from(&self, other: &Path) -> Result<(), Failure> {
         let same = self.path == other
+            || place(other).is_some_and(|place_of| Some(place_of) == place(&self.path))
             || identity(other).is_some_and(|it| Some(it) == identity(&self.path));
         if !same {
             return Ok(());
@@ -141,15 +143,30 @@ pub(crate) fn publish_image(
     map_out: Output,
     sync: bool,
 ) -> Result<(), Failure> {
-    let path = map_out.path.clone();
-    let draft = map_out.clone().draft()?;
-    map.write_to(draft.file()).about(&path)?;
+    let path = image.output.path.clone();
+    let draft = map_draft(map, map_out.clone())?;
     map_out.retire()?;
     image.publish(sync)?;
-    draft.publish(sync)
+    let named = draft.publish(sync);
+    if !map_out.force && named.as_ref().is_err_and(|failure| failure.exit() == Exit::CantCreate) {
+        // Somebody's map came meanwhile, and this image is not its.
+        let _ = fs::remove_file(path);
+    }
+    named
 }
 
-/// Writes a map under its name, in the place of what had it.
+/// Gives a map the name that was claimed for it.
+pub(crate) fn publish_map(map: &Map, out: Output, sync: bool) -> Result<(), Failure> {
+    map_draft(map, out)?.publish(sync)
+}
+
+fn map_draft(map: &Map, out: Output) -> Result<Draft, Failure> {
+    let draft = out.draft()?;
+    map.write_to(draft.file()).about(&draft.output.path)?;
+    Ok(draft)
+}
+
+/// Writes a map anew, in the place of the one that it is made of.
 pub(crate) fn write_map(map: &Map, path: &Path, sync: bool) -> Result<(), Failure> {
     let written = if sync { map.write(path) } else { map.write_unsynced(path) };
     written.about(path)
@@ -169,6 +186,12 @@ fn directory(path: &Path) -> &Path {
         Some(dir) if dir != Path::new("") => dir,
         _ => Path::new("."),
     }
+}
+
+/// Where a name is, however it is spelled: links in its directory are followed, the name itself is
+/// what a rename would replace.
+fn place(path: &Path) -> Option<PathBuf> {
+    Some(directory(path).canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// What a name stands for, if anything.
@@ -220,6 +243,30 @@ mod tests {
         draft.publish(true).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(names(), 1);
+    }
+
+    #[test]
+    fn an_image_is_never_left_beside_a_map_that_came_meanwhile() {
+        use rouse_snapshot_format::{ImageId, PAGE, PageState, PageStates, WindowSize};
+        let dir = tempfile::tempdir().unwrap();
+        let (path, map_path) = (dir.path().join("out.img"), dir.path().join("out.map"));
+        let states = PageStates::all(PAGE, PageState::Zero);
+        let map = Map::new(ImageId::random(), None, WindowSize::DEFAULT, states).unwrap();
+        let claim = |force| [&path, &map_path].map(|p| Output::claim(p, force, &[]).unwrap());
+
+        let [image, map_out] = claim(false);
+        let draft = image.draft().unwrap();
+        fs::write(&map_path, "theirs").unwrap();
+        let refused = publish_image(draft, &map, map_out.clone(), true).unwrap_err();
+        assert_eq!(refused.exit(), Exit::CantCreate);
+        assert_eq!(publish_map(&map, map_out, false).unwrap_err().exit(), Exit::CantCreate);
+        assert!(!path.exists() && fs::read(&map_path).unwrap() == b"theirs");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+
+        let [image, map_out] = claim(true);
+        publish_image(image.draft().unwrap(), &map, map_out, true).unwrap();
+        assert!(path.exists());
+        assert_eq!(Map::open(map_path).unwrap(), map);
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rouse_snapshot_format::{
-    Image, ImageId, PackOptions, Packed, SparsifyOptions, Work, pack, sparsify_to,
+    Image, ImageId, PackOptions, Packed, SparsifyOptions, ToCopy, Work, pack,
 };
 
 use crate::failure::{About, Exit, Failure};
-use crate::kind::{open_archive, open_image, refuse_half_merged, require_image};
+use crate::kind::{open_archive, open_image, refuse_half_merged, refuse_layer, require_image};
 use crate::output::{Output, publish_image};
 use crate::task::Task;
 use crate::text::{note, say, size};
@@ -77,8 +77,9 @@ pub(crate) fn pack_image(args: &PackArgs, task: &Task) -> Result<(), Failure> {
         return Ok(());
     }
     let out = args.output.clone().unwrap_or_else(|| path.with_extension("rsz"));
-    let map = args.map.clone().unwrap_or_else(|| Image::map_path(path));
-    let draft = Output::claim(&out, args.force, &[path, &map])?.draft()?;
+    let beside = Image::map_path(path);
+    let map = args.map.as_ref().unwrap_or(&beside);
+    let draft = Output::claim(&out, args.force, &[path, map, &beside])?.draft()?;
     let packed = compress(args, task, draft.file())?;
     draft.publish(!args.no_sync)?;
     if task.quiet() { Ok(()) } else { say(summary(&packed, &out)) }
@@ -98,7 +99,9 @@ fn compress(args: &PackArgs, task: &Task, out: impl Write) -> Result<Packed, Fai
     let path = &args.image;
     let work = task.work(args.threads);
     let _bar = task.bar(format!("pack {}", path.display()));
-    let has_map = args.map.is_some() || Image::map_path(path).exists();
+    let beside = Image::map_path(path);
+    let has_map = args.map.is_some() || beside.exists();
+    refuse_half_merged(path, &[&beside, args.map.as_ref().unwrap_or(&beside)])?;
     let image = if has_map { named(args)? } else { scanned(args, work)? };
     pack(&image, out, &PackOptions { level: args.level, work }).about(path)
 }
@@ -106,7 +109,10 @@ fn compress(args: &PackArgs, task: &Task, out: impl Write) -> Result<Packed, Fai
 /// The image with the map that it has.
 fn named(args: &PackArgs) -> Result<Image, Failure> {
     let image = open_image(&args.image, args.map.as_deref())?;
-    let id = image.map().image_id();
+    let (id, mem_size) = (image.map().image_id(), image.map().mem_size());
+    if image.map().parent().is_none() {
+        refuse_layer(&args.image, &Image::map_path(&args.image), mem_size)?;
+    }
     if args.image_id.is_some_and(|asked| asked != id) {
         let why = format!("its map says that this is the image {id}; leave --image-id out");
         return Err(Failure::new(Exit::BadInput, why)).about(&args.image);
@@ -119,12 +125,11 @@ fn named(args: &PackArgs) -> Result<Image, Failure> {
 fn scanned(args: &PackArgs, work: Work<'_>) -> Result<Image, Failure> {
     let path = &args.image;
     require_image(path)?;
-    refuse_half_merged(path, &Image::map_path(path))?;
-    let look = SparsifyOptions { work, dry_run: true, ..SparsifyOptions::default() };
-    // A dry run makes no copy, under whatever name.
-    let found = sparsify_to(path, Path::new(""), &look).about(path)?;
+    let options = SparsifyOptions { work, ..SparsifyOptions::default() };
+    let image = ToCopy::open(path).about(path)?;
+    let found = image.look(&options).about(path)?;
     let id = args.image_id.unwrap_or_else(ImageId::random);
-    Image::with_map(path, found.into_map(id)).about(path)
+    Ok(image.into_image(found, id))
 }
 
 fn summary(packed: &Packed, path: &Path) -> String {
@@ -140,6 +145,8 @@ pub(crate) fn unpack(args: &UnpackArgs, task: &Task) -> Result<(), Failure> {
     image.differs_from(&map_path)?;
 
     let archive = open_archive(path)?;
+    // Before all the work: the map that belongs to the image could not be written.
+    archive.map().check_writable().about(path)?;
     let draft = image.draft()?;
     {
         let _bar = task.bar(format!("unpack {}", path.display()));

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use rouse_snapshot_format::{FirstTouch, Map};
+use rouse_snapshot_format::{FirstTouch, Image, Map};
 
 use crate::failure::{About, Exit, Failure};
 use crate::kind::{Kind, map_of_image};
@@ -30,29 +30,45 @@ pub(crate) struct Args {
 const MAX_LINE: u64 = 256;
 
 pub(crate) fn run(args: &Args, task: &Task) -> Result<(), Failure> {
-    let (path, map) = match Kind::of(&args.file)? {
-        Kind::Map => (args.file.clone(), Map::open(&args.file).about(&args.file)?),
-        Kind::Image => map_of_image(&args.file, None)?,
+    let file = &args.file;
+    let (path, image, map) = match Kind::of(file)? {
+        Kind::Map => (file.clone(), file.with_extension("img"), Map::open(file).about(file)?),
+        Kind::Image => {
+            let (path, map) = map_of_image(file, None)?;
+            (path, file.clone(), map)
+        }
         Kind::Archive => {
             let why = "this is an archive, which is not changed; record before packing";
-            return Err(Failure::new(Exit::BadInput, why)).about(&args.file);
+            return Err(Failure::new(Exit::BadInput, why)).about(file);
         }
     };
-    let window = map.window_size();
-    let mut touch = FirstTouch::new(window, map.mem_size());
+    let (id, window) = (map.image_id(), map.window_size());
+    let mem_size = map.mem_size();
+    let mut touch = FirstTouch::new(window, mem_size);
     match args.trace.as_deref().filter(|trace| *trace != Path::new("-")) {
         Some(trace) => {
             let lines = BufReader::new(File::open(trace).about(trace)?);
-            read(lines, map.mem_size(), &mut touch).about(trace)?;
+            read(lines, mem_size, &mut touch).about(trace)?;
         }
         None => {
             let name = Path::new("standard input");
-            read(io::stdin().lock(), map.mem_size(), &mut touch).about(name)?;
+            read(io::stdin().lock(), mem_size, &mut touch).about(name)?;
         }
     }
 
     let touched = touch.into_order();
     let of_wake = touched.len() as u64 * window.bytes();
+    // Whoever writes the trace may take its time: only now, and until the map is written, nobody may
+    // be changing it and its image. A map alone has nobody who would.
+    let locked = image.is_file().then(|| Image::open(&image, &path).about(&image)).transpose()?;
+    let map = match &locked {
+        Some(image) => image.map().clone(),
+        None => Map::open(&path).about(&path)?,
+    };
+    if (map.image_id(), map.window_size()) != (id, window) || map.mem_size() != mem_size {
+        let why = "the image became another while the trace was read; record a wake of that one";
+        return Err(Failure::new(Exit::InUse, why)).about(&path);
+    }
     let mut set = map.working_set().clone();
     set.record(touched, window);
     let fetched = set.order(window).len() as u64 * window.bytes();

@@ -5,13 +5,13 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use rouse_snapshot_format::{
-    Image, ImageId, Map, OpenMapError, Punching, Sparsified, SparsifyOptions, WindowSize, sparsify,
-    sparsify_to,
+    Image, ImageId, Map, OpenMapError, Punching, Sparsified, SparsifyOptions, ToCopy, ToPunch,
+    WindowSize,
 };
 
 use crate::failure::{About, Exit, Failure};
-use crate::kind::{refuse_half_merged, require_image};
-use crate::output::{Output, write_map};
+use crate::kind::{a_layer, refuse_half_merged, refuse_layer, require_image};
+use crate::output::{Output, publish_image, write_map};
 use crate::task::Task;
 use crate::text::{say, size};
 
@@ -39,7 +39,8 @@ pub(crate) struct Args {
     /// Leaves it to the system when what is written becomes durable.
     #[arg(long)]
     no_sync: bool,
-    /// Replaces a copy that is there, and a map that can't be read: the image then gets a new id.
+    /// Replaces a copy that is there, and a map that can't be read or is of an image of another
+    /// size: the image then gets a new id.
     #[arg(long)]
     force: bool,
 }
@@ -53,102 +54,140 @@ pub(crate) fn window(kib: &str) -> Result<WindowSize, String> {
 }
 
 pub(crate) fn run(args: &Args, task: &Task) -> Result<(), Failure> {
-    let image = &args.image;
-    require_image(image)?;
-    let beside = args.output.as_deref().unwrap_or(image);
-    let map_path = args.map.clone().unwrap_or_else(|| Image::map_path(beside));
-    // In place the map beside the image is the one to renew.
-    let old_path = if args.output.is_some() { Image::map_path(image) } else { map_path.clone() };
-    let map_out = Output::claim(&map_path, args.force || args.output.is_none(), &[image])?;
-    refuse_half_merged(image, &old_path)?;
-    let old = old_map(&old_path, args.force)?;
+    require_image(&args.image)?;
+    // The map is written before anything is said, and nobody waits for who listens: the lock is gone.
+    let said = match &args.output {
+        None => in_place(args, task)?,
+        Some(out) => to_copy(args, out, task)?,
+    };
+    if task.quiet() { Ok(()) } else { say(said) }
+}
 
-    let options = SparsifyOptions {
+/// Returns what there is to say.
+fn in_place(args: &Args, task: &Task) -> Result<String, Failure> {
+    let image = &args.image;
+    let beside = Image::map_path(image);
+    let map_path = args.map.as_ref().unwrap_or(&beside);
+    // The map that is there is the one to renew.
+    Output::claim(map_path, true, &[image])?;
+    // Until the map is written, so that nobody changes it or the image in between.
+    let locked = ToPunch::open(image).about(image)?;
+    refuse_half_merged(image, &[&beside, map_path])?;
+    refuse_layer(image, &beside, locked.mem_size())?;
+    let old = old_map(map_path, locked.mem_size(), args.force)?;
+    if let Some(old) = &old {
+        // Refused if it has what we would lose.
+        old.check_writable().about(map_path)?;
+    }
+
+    let options = options(args, old.as_ref(), task);
+    let bar = task.bar(format!("sparsify {}", image.display()));
+    let found = locked.punch(&options).about(image)?;
+    drop(bar);
+    let said = summary(&found, false);
+    if args.dry_run {
+        return Ok(said);
+    }
+    let map = with_identity(found, old);
+    write_map(&map, map_path, options.sync)?;
+    Ok(format!("{said}\n{}", written(map_path, &map)))
+}
+
+/// Returns what there is to say.
+fn to_copy(args: &Args, out: &Path, task: &Task) -> Result<String, Failure> {
+    let image = &args.image;
+    let beside = Image::map_path(image);
+    let map_path = args.map.clone().unwrap_or_else(|| Image::map_path(out));
+    let out = Output::claim(out, args.force, &[image, &beside])?;
+    out.differs_from(&map_path)?;
+    let map_out = Output::claim(&map_path, args.force, &[image, &beside])?;
+    let locked = ToCopy::open(image).about(image)?;
+    refuse_half_merged(image, &[&beside])?;
+    let old = old_map(&beside, locked.mem_size(), args.force)?;
+
+    let options = options(args, old.as_ref(), task);
+    let bar = task.bar(format!("sparsify {}", image.display()));
+    if args.dry_run {
+        return Ok(summary(&locked.look(&options).about(image)?, true));
+    }
+    let draft = out.draft()?;
+    // It is synced when it gets its name.
+    let unsynced = SparsifyOptions { sync: false, ..options };
+    let found = locked.copy_to(draft.file(), &unsynced).about(image)?;
+    drop(bar);
+    let said = summary(&found, true);
+    let map = with_identity(found, old);
+    publish_image(draft, &map, map_out, options.sync)?;
+    Ok(format!("{said}\n{}", written(&map_path, &map)))
+}
+
+fn options<'a>(args: &Args, old: Option<&Map>, task: &'a Task) -> SparsifyOptions<'a> {
+    SparsifyOptions {
         work: task.work(args.threads),
         dry_run: args.dry_run,
-        window: args.window.or_else(|| old.as_ref().map(Map::window_size)),
+        window: args.window.or_else(|| old.map(Map::window_size)),
         sync: !args.no_sync,
-    };
-    let found = {
-        let _bar = task.bar(format!("sparsify {}", image.display()));
-        match &args.output {
-            None => sparsify(image, &options).about(image)?,
-            Some(out) => {
-                let out = Output::claim(out, args.force, &[image, &old_path])?;
-                out.differs_from(&map_path)?;
-                if !args.dry_run {
-                    map_out.retire()?;
-                }
-                sparsify_to(image, out.path(), &options).about(image)?
-            }
-        }
-    };
-    report(&found, args.output.as_deref(), task)?;
-    if args.dry_run {
-        return Ok(());
-    }
-    let (id, map) = with_identity(found, old);
-    write_map(&map, &map_path, options.sync)?;
-    if task.quiet() {
-        Ok(())
-    } else {
-        say(format!("{} is written, image {id}", map_path.display()))
+        ..SparsifyOptions::default()
     }
 }
 
 /// The map of what was found, as the one that the image had: the id binds the image to its VM state
 /// and disk, and what a wake touches first is as good as before.
-fn with_identity(found: Sparsified, old: Option<Map>) -> (ImageId, Map) {
-    let id = old.as_ref().map_or_else(ImageId::random, Map::image_id);
-    let map = found.into_map(id);
+fn with_identity(found: Sparsified, old: Option<Map>) -> Map {
+    let map = found.into_map(old.as_ref().map_or_else(ImageId::random, Map::image_id));
     match old {
         // Windows of another size have other numbers.
         Some(old) if old.window_size() == map.window_size() => {
-            (id, map.with_working_set(old.working_set().clone()))
+            map.with_working_set(old.working_set().clone())
         }
-        _ => (id, map),
+        _ => map,
     }
 }
 
-fn report(found: &Sparsified, copy: Option<&Path>, task: &Task) -> Result<(), Failure> {
-    if task.quiet() {
-        return Ok(());
-    }
-    say(format!("{:>10} pages of data, {} of zeros", found.data_pages(), found.zero_pages()))?;
+fn summary(found: &Sparsified, copied: bool) -> String {
+    let pages =
+        format!("{:>10} pages of data, {} of zeros", found.data_pages(), found.zero_pages());
     let (before, now) = (size(found.allocated_before), size(found.allocated_after));
-    match copy {
-        Some(_) => say(format!("{now:>10} allocated by the copy, {before} by the image")),
-        None => say(format!(
-            "{:>10} punched, {before} allocated before, {now} now",
-            size(found.punched_bytes)
-        )),
-    }?;
-    if copy.is_none() && found.punching == Punching::Unsupported {
-        say("this filesystem can't punch holes; no space was saved")?;
+    if copied {
+        return format!("{pages}\n{now:>10} allocated by the copy, {before} by the image");
     }
-    Ok(())
+    let punched = size(found.punched_bytes);
+    let mut said = format!("{pages}\n{punched:>10} punched, {before} allocated before, {now} now");
+    if found.punching == Punching::Unsupported {
+        said.push_str("\nthis filesystem can't punch holes; no space was saved");
+    }
+    said
 }
 
-/// The map that the image has, if any. Its id must survive.
-fn old_map(path: &Path, force: bool) -> Result<Option<Map>, Failure> {
-    match Map::open(path) {
+fn written(path: &Path, map: &Map) -> String {
+    format!("{} is written, image {}", path.display(), map.image_id())
+}
+
+/// The map that the image of `mem_size` bytes has, if any. Its id must survive.
+fn old_map(path: &Path, mem_size: u64, force: bool) -> Result<Option<Map>, Failure> {
+    let failure = match Map::open(path) {
         // Even by force: this can't be taken back.
-        Ok(map) if map.parent().is_some() => {
-            let why = "the image is a layer over another one, where a hole means \"unchanged\"; \
-                       merge it first";
-            Err(Failure::new(Exit::BadInput, why)).about(path)
+        Ok(map) if map.parent().is_some() => return Err(a_layer()).about(path),
+        Ok(map) if map.mem_size() == mem_size => return Ok(Some(map)),
+        Err(OpenMapError::Io(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(OpenMapError::Io(error)) => return Err(error).about(path),
+        _ if force => return Ok(None),
+        Ok(map) => {
+            let why = format!(
+                "the map is of an image of {} bytes, and this one has {mem_size}; `--force` \
+                 replaces it and gives the image a new id",
+                map.mem_size()
+            );
+            Failure::new(Exit::BadInput, why)
         }
-        Ok(map) => Ok(Some(map)),
-        Err(OpenMapError::Io(e)) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(OpenMapError::Io(error)) => Err(error).about(path),
-        Err(_) if force => Ok(None),
         Err(error) => {
             let failure = Failure::from(error);
             let why = failure.message().unwrap_or_default();
             let why = format!("the image id that the map holds must be kept: {why}");
-            Err(Failure::new(failure.exit(), why)).about(path)
+            Failure::new(failure.exit(), why)
         }
-    }
+    };
+    Err(failure).about(path)
 }
 
 #[cfg(test)]

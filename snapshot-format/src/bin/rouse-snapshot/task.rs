@@ -1,5 +1,6 @@
 //! A long operation: what shows how far it is, and what ends it early.
 
+use std::fs;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,12 +23,23 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// From here on the first Ctrl-C or SIGTERM ends the operation cleanly, and a second one the
-    /// process at once. To be called before there is any other thread.
-    pub(crate) fn start(quiet: bool) -> Self {
+    /// If it is a `long` one, from here on the first Ctrl-C, SIGTERM or SIGHUP ends the operation
+    /// cleanly, and a second one the process at once. To be called before there is any other thread.
+    pub(crate) fn start(quiet: bool, long: bool) -> Self {
         let task = Self { progress: Arc::default(), signal: Arc::default(), quiet };
-        let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
-        let (progress, signal) = (task.progress.clone(), task.signal.clone());
+        if long {
+            task.watch();
+        }
+        task
+    }
+
+    fn watch(&self) {
+        let ignored = ignored();
+        let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
+            .into_iter()
+            .filter(|signal| ignored & (1 << (*signal as u32 - 1)) == 0)
+            .collect();
+        let (progress, signal) = (self.progress.clone(), self.signal.clone());
         // Without a thread or a mask the signals do what they always do.
         if signals.thread_block().is_ok() {
             let watch = move || {
@@ -44,7 +56,6 @@ impl Task {
                 let _ = signals.thread_unblock();
             }
         }
-        task
     }
 
     /// Whether only errors are to be said.
@@ -89,6 +100,14 @@ impl Task {
         };
         Bar(thread::Builder::new().spawn(draw).ok().map(|thread| (end, thread)))
     }
+}
+
+/// The signals that whoever started the program had it ignore, as `nohup` does, a bit each; they
+/// would come to who waits for them all the same.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// A bar, once it is known what there is to do.

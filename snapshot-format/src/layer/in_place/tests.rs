@@ -293,6 +293,24 @@ fn a_damaged_image_is_found_before_anything_changes() {
 }
 
 #[test]
+fn the_map_of_the_layer_itself_is_no_sign_that_all_is_done() {
+    let scene = Scene::new(&[pages(&[1, 2]), pages(&[1, 3])]);
+    scene.reset();
+    // It is called as what the merge makes.
+    fs::copy(Image::map_path(&scene.layers[0]), scene.map_path()).unwrap();
+    let error = scene.merge(one_thread(), &|step| panic!("{step:?}")).unwrap_err();
+    let MergeInPlaceError::Merge(MergeError::Chain(error)) = error else { panic!("{error}") };
+    assert!(error.to_string().contains("is a layer"), "{error}");
+
+    // So is one of an image of another size.
+    scene.reset();
+    scene.map.write_unsynced(scene.map_path()).unwrap();
+    fs::write(scene.path(), pages(&[1])).unwrap();
+    let error = scene.merge(one_thread(), &|step| panic!("{step:?}")).unwrap_err();
+    assert!(matches!(error, MergeInPlaceError::Open(OpenImageError::Size { .. })), "{error}");
+}
+
+#[test]
 fn who_has_the_image_is_not_disturbed() {
     let scene = Scene::new(&[pages(&[1, 2]), pages(&[1, 3])]);
     let old = scene.reset();

@@ -61,7 +61,14 @@ fn the_copy_is_sparse_private_and_takes_its_name_when_it_is_whole() {
     assert_eq!(fs::read(&out).unwrap(), b"what was there");
     other.lock_shared().unwrap();
 
-    let found = sparsify_to(&path, &out, &SparsifyOptions { sync: true, ..quick() }).unwrap();
+    let refused = sparsify_to(&path, &out, &quick()).unwrap_err();
+    assert!(
+        matches!(&refused, SparsifyError::File(WriteFileError::Exists(p)) if *p == out),
+        "{refused}"
+    );
+    assert_eq!(fs::read(&out).unwrap(), b"what was there");
+    let options = SparsifyOptions { sync: true, replace: true, ..quick() };
+    let found = sparsify_to(&path, &out, &options).unwrap();
     assert_eq!(found.states(), looked.states());
     assert!(fs::read(&out).unwrap() == bytes);
     let meta = fs::metadata(&out).unwrap();
@@ -81,6 +88,11 @@ fn what_fails_leaves_nothing() {
         let refused = sparsify_to(&path, itself, &quick()).unwrap_err();
         assert!(matches!(&refused, SparsifyError::OntoItself(p) if *p == path), "{refused}");
     }
+    // Also when it is opened already.
+    let itself = File::options().read(true).write(true).open(&link).unwrap();
+    let refused = ToCopy::open(&path).unwrap().copy_to(&itself, &quick()).unwrap_err();
+    assert!(matches!(&refused, SparsifyError::OntoItself(p) if *p == path), "{refused}");
+    assert_eq!(fs::read(&path).unwrap(), [1; 10_000]);
     let nowhere = dir.path().join("none/copy.img");
     let refused = sparsify_to(&path, &nowhere, &quick()).unwrap_err();
     assert!(matches!(refused, SparsifyError::File(WriteFileError::Io { .. })), "{refused}");

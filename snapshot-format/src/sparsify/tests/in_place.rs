@@ -5,6 +5,11 @@ use nix::errno::Errno;
 use super::*;
 use crate::sparsify::punch::punch_hole;
 
+/// Sparsifies where holes are punched by `punch`.
+fn by(path: &Path, punch: punch::Punch) -> Result<Sparsified, SparsifyError> {
+    ToPunch::open(path)?.punch_by(&quick(), punch)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
     #[test]
@@ -18,7 +23,7 @@ proptest! {
         let path = dir.path().join("memory.img");
         let wanted = build(&path, &parts);
         let work = on_threads(threads);
-        let options = SparsifyOptions { work, dry_run, window: Some(window), sync: false };
+        let options = SparsifyOptions { work, dry_run, window: Some(window), ..quick() };
         let found = sparsify(&path, &options).unwrap();
 
         prop_assert!(fs::read(&path).unwrap() == wanted, "the image's bytes changed");
@@ -91,7 +96,7 @@ fn without_punching_only_space_is_lost() {
             Errno::ENOSYS => |_, _| Err(Errno::ENOSYS),
             _ => |_, _| Err(Errno::EOPNOTSUPP),
         };
-        let found = in_place(&path, &quick(), refuse).unwrap();
+        let found = by(&path, refuse).unwrap();
         assert_eq!((found.punching, found.punched_bytes), (Punching::Unsupported, 0));
         assert_eq!(found.allocated_after, found.allocated_before);
         assert_eq!(found_states(&found), states_of(&bytes));
@@ -114,7 +119,7 @@ fn without_punching_only_space_is_lost() {
 fn a_hole_that_fails_is_an_error_and_an_interrupted_one_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = holder(&dir, &[0; 1 << 20]);
-    let failed = in_place(&path, &quick(), |_, _| Err(Errno::EIO)).unwrap_err();
+    let failed = by(&path, |_, _| Err(Errno::EIO)).unwrap_err();
     assert!(
         matches!(&failed, SparsifyError::Punch { offset: 0, source }
             if source.raw_os_error() == Some(Errno::EIO as i32)),
@@ -126,7 +131,7 @@ fn a_hole_that_fails_is_an_error_and_an_interrupted_one_is_not() {
         let before = BEFORE.swap(false, Ordering::Relaxed);
         if before { Err(Errno::EINTR) } else { punch_hole(file, hole) }
     };
-    let found = in_place(&path, &quick(), interrupted).unwrap();
+    let found = by(&path, interrupted).unwrap();
     assert!(found.punching == Punching::Unsupported || found.punched_bytes == 1 << 20);
 }
 
@@ -167,4 +172,17 @@ fn what_is_no_image_is_refused() {
     assert!(
         matches!(refused, SparsifyError::TooLarge { mem_size } if mem_size == MAX_MEM_SIZE + 1)
     );
+}
+
+#[test]
+fn nobody_else_has_it_until_its_map_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = holder(&dir, &[1; 10_000]);
+    let image = ToPunch::open(&path).unwrap();
+    assert_eq!(image.mem_size(), 10_000);
+    let found = image.punch(&quick()).unwrap();
+    let refused = sparsify(&path, &quick()).unwrap_err();
+    assert!(matches!(refused, SparsifyError::Open(OpenImageError::InUse(_))), "{refused}");
+    drop(image);
+    assert_eq!(sparsify(&path, &quick()).unwrap().states(), found.states());
 }

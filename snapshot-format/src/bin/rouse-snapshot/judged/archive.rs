@@ -13,11 +13,15 @@ const FETCH_AGAIN: Option<&str> = Some("fetch the archive again, or pack the ima
 
 impl Judged for OpenArchiveError {
     fn exit(&self) -> Exit {
-        if self.is_damage() { Exit::BadInput } else { Exit::Failed }
+        if self.is_damage() || self.is_unknown() { Exit::BadInput } else { Exit::Failed }
     }
 
     fn hint(&self) -> Option<&'static str> {
-        if self.is_damage() { FETCH_AGAIN } else { None }
+        match self {
+            _ if self.is_unknown() => Some("read it with the program that wrote it"),
+            _ if self.is_damage() => FETCH_AGAIN,
+            _ => None,
+        }
     }
 }
 

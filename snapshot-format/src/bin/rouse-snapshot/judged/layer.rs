@@ -1,8 +1,8 @@
 //! Errors about layers.
 
 use rouse_snapshot_format::{
-    ChainError, DiffError, MergeError, MergeInPlaceError, ReadImageError, VmmDiffError,
-    WithoutParent, WriteImageError,
+    ChainError, DiffError, JournalError, MergeError, MergeInPlaceError, ReadImageError,
+    VmmDiffError, WithoutParent, WriteImageError,
 };
 
 use super::space;
@@ -117,6 +117,8 @@ impl Judged for MergeInPlaceError {
         match self {
             Self::Open(error) => error.exit(),
             Self::Merge(error) => error.exit(),
+            Self::Journal { source: JournalError::Io(_), .. } => Exit::Failed,
+            Self::Journal { source: JournalError::Map(error), .. } => error.exit(),
             Self::Journal { .. }
             | Self::OtherMerge { .. }
             | Self::ForeignJournal { .. }
