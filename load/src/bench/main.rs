@@ -80,15 +80,32 @@ fn free_port() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends, with an error, at the first SIGINT or SIGTERM.
+/// Ends, with an error, at the first SIGINT or SIGTERM, or SIGHUP unless that was to be ignored.
 async fn interrupted() -> anyhow::Result<()> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut term = signal(SignalKind::terminate())?;
+    let hangup = async {
+        if ignores_hangup(&std::fs::read_to_string("/proc/self/status")?) {
+            return std::future::pending().await;
+        }
+        signal(SignalKind::hangup())?.recv().await;
+        std::io::Result::Ok(())
+    };
     tokio::select! {
         _ = int.recv() => {}
         _ = term.recv() => {}
+        hung_up = hangup => hung_up?,
     }
     anyhow::bail!("interrupted")
+}
+
+/// Whether whoever started us wants us to outlive the terminal, as nohup does: by our own
+/// `/proc/PID/status`. To listen would undo that.
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // Signal n is bit n - 1, and SIGHUP is 1.
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
 }
 
 #[cfg(test)]
@@ -101,5 +118,13 @@ mod tests {
         let only = ["rouse-bench", "snapshot", "--only", "pack", "map-open", "--json"];
         let Command::Snapshot(args) = Args::parse_from(only).command else { panic!("{only:?}") };
         assert!(format!("{args:?}").contains("only: [Pack, MapOpen]"), "{args:?}");
+    }
+
+    #[test]
+    fn nohup_is_respected() {
+        let status = |mask| format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\nSigCgt:\t1\n");
+        assert!(ignores_hangup(&status("0000000000001001")));
+        assert!(!ignores_hangup(&status("0000000000001000")));
+        assert!(!ignores_hangup(""));
     }
 }

@@ -3,9 +3,10 @@
 //! On two images: the memory of a real guest, and a large one made of its pages. Both with every
 //! block written, as a VMM's full snapshot is. Our commands and their peers run in turn, each round in
 //! another order, and ratios are taken round by round. What they write is not synced, by none of
-//! them; once each is measured with that too.
+//! them; in rounds of their own they are measured with that too.
 
 mod command;
+mod contest;
 mod job;
 mod lab;
 mod memory;
@@ -19,11 +20,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use rouse_snapshot_format::PAGE;
+use serde_json::Value;
 
 use self::command::Runner;
 use self::job::Part;
 use self::lab::{Files, Holes, Lab, Tools, ensure_space, given};
-use self::outcome::{Image, Outcome};
+use self::outcome::{Image, Outcome, Source};
+use self::rounds::Results;
 use self::synthetic::Shape;
 use crate::guest::Guest;
 use crate::machine;
@@ -76,9 +79,14 @@ impl Args {
         parts.into_iter().filter(|part| self.wants(*part)).collect()
     }
 
+    /// The size of the large image, in bytes.
+    fn synthetic_bytes(&self) -> u64 {
+        (self.synthetic_mib.get() as u64) << 20
+    }
+
     fn synthetic(&self) -> Shape {
-        let pages = self.synthetic_mib.get() as u64 * ((1 << 20) / PAGE);
-        Shape { pages, data: (pages * DATA_PERCENT / 100).max(1) }
+        let pages = self.synthetic_bytes() / PAGE;
+        Shape::Runs { pages, data: (pages * DATA_PERCENT / 100).max(1) }
     }
 }
 
@@ -96,7 +104,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
         Some(file) => std::fs::metadata(file).with_context(|| file.display().to_string())?.len(),
         None => 0,
     };
-    ensure_space(&place, (args.synthetic().pages * PAGE).max(real).saturating_mul(3) + SPACE)?;
+    ensure_space(&place, args.synthetic_bytes().max(real).saturating_mul(3) + SPACE)?;
     let dir = tempfile::Builder::new()
         .prefix("rouse-bench-")
         .tempdir_in(&place)
@@ -108,36 +116,39 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut outcome = Outcome::new(machine, filesystem, args.rounds.get());
     let real = Files::create(&lab, "real")?;
-    match &args.real {
-        Some(file) => lab.copy(file, &real.sparse, Holes::Kept).await?,
+    let source = match &args.real {
+        Some(file) => {
+            lab.copy(file, &real.sparse, Holes::Kept).await?;
+            Source::File(file.file_name().unwrap_or_default().display().to_string())
+        }
         None => sleeping_guest(&lab, &args.guest, &real).await?,
-    }
+    };
     lab.make_map(&real.sparse).await?;
-    if !args.rounds_of().is_empty() {
-        outcome.images.push(compared("real", &lab, &real, args).await?);
-    }
+    let mut image = Image::of("real", source, &real)?;
+    image.results = compared(&lab, &real, args).await?;
+    outcome.images.push(image);
 
-    let synthetic = Files::create(&lab, "synthetic")?;
-    made(&lab, &synthetic, args.synthetic(), &real).await?;
+    let (synthetic, shape) = (Files::create(&lab, "synthetic")?, args.synthetic());
+    let mut image = made("synthetic", &lab, &synthetic, shape, &real).await?;
     if args.wants(Part::MapOpen) {
         let map = synthetic.map.clone();
         let opened = tokio::task::spawn_blocking(move || memory::map_open(&map)).await??;
         outcome.map_open_ms = Some(opened);
     }
-    if !args.rounds_of().is_empty() {
-        outcome.images.push(compared("synthetic", &lab, &synthetic, args).await?);
-    }
+    image.results = compared(&lab, &synthetic, args).await?;
     if args.wants(Part::Memory) {
         println!("memory: each command once");
         lab.copy(&synthetic.sparse, &synthetic.written, Holes::Filled).await?;
-        outcome.peaks.push(("synthetic", peak::measure(&lab, &synthetic, Holes::Filled).await?));
+        image.peaks = peak::measure(&lab, &synthetic, shape).await?;
         std::fs::remove_dir_all(&synthetic.dir)?;
-
-        let huge = Files::create(&lab, "huge")?;
-        let shape = Shape { pages: HUGE / PAGE, data: args.synthetic().data };
-        made(&lab, &huge, shape, &real).await?;
+    }
+    outcome.images.push(image);
+    if args.wants(Part::Memory) {
+        let (huge, shape) = (Files::create(&lab, "huge")?, Shape::Spread { pages: HUGE / PAGE });
+        let mut image = made("sparse_1tib", &lab, &huge, shape, &real).await?;
         std::fs::hard_link(&huge.sparse, &huge.written)?;
-        outcome.peaks.push(("sparse_1tib", peak::measure(&lab, &huge, Holes::Kept).await?));
+        image.peaks = peak::measure(&lab, &huge, shape).await?;
+        outcome.images.push(image);
     }
     drop(dir);
     outcome.report()?.print(args.json);
@@ -146,33 +157,38 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Everything that is measured in rounds, on one image. Of its files only the sparse image and its
 /// map are left.
-async fn compared(
-    name: &'static str,
-    lab: &Lab,
-    files: &Files,
-    args: &Args,
-) -> anyhow::Result<Image> {
+async fn compared(lab: &Lab, files: &Files, args: &Args) -> anyhow::Result<Results> {
+    let parts = args.rounds_of();
+    if parts.is_empty() {
+        return Ok(Results::default());
+    }
     files.expand(lab).await?;
-    let (bytes, data_bytes) = files.sizes()?;
-    println!("{name} image: {} MiB, {} MiB of them data", bytes >> 20, data_bytes >> 20);
-    let results = rounds::measure(lab, files, &args.rounds_of(), args.rounds).await?;
+    let results = rounds::measure(lab, files, &parts, args.rounds).await?;
     for file in [&files.written, &files.archive, &files.compressed] {
         std::fs::remove_file(file).with_context(|| file.display().to_string())?;
     }
-    Ok(Image { name, bytes, data_bytes, results })
+    Ok(results)
 }
 
 /// A sparse image of the pages of `real`, and its map.
-async fn made(lab: &Lab, files: &Files, shape: Shape, real: &Files) -> anyhow::Result<()> {
+async fn made(
+    name: &'static str,
+    lab: &Lab,
+    files: &Files,
+    shape: Shape,
+    real: &Files,
+) -> anyhow::Result<Image> {
     let (path, of) = (files.sparse.clone(), (real.sparse.clone(), real.map.clone()));
     let create = move || synthetic::create(&path, shape, (&of.0, &of.1));
     tokio::task::spawn_blocking(create).await??;
-    lab.make_map(&files.sparse).await
+    lab.make_map(&files.sparse).await?;
+    let source = Source::Real { layout: shape.describe() };
+    Image::of(name, source, files)
 }
 
 /// The memory of a guest that was visited and put to sleep, and its map, as the waker has published
 /// them.
-async fn sleeping_guest(lab: &Lab, guest: &Guest, files: &Files) -> anyhow::Result<()> {
+async fn sleeping_guest(lab: &Lab, guest: &Guest, files: &Files) -> anyhow::Result<Source> {
     println!("booting the guest ({}) for its memory", guest.accelerator());
     let (mut node, _) = guest.booted(&guest.find()?).await?;
     node.sleep("hello").await;
@@ -180,9 +196,19 @@ async fn sleeping_guest(lab: &Lab, guest: &Guest, files: &Files) -> anyhow::Resu
     lab.copy(&image.join("memory.img"), &files.sparse, Holes::Kept).await?;
     let cp = given(lab::of(&lab.tools.cp, &[]), &[&image.join("memory.map"), &files.map]);
     lab.runner.run(cp).await?;
+    let accelerator = accelerator(&image.join("manifest.json"))?;
     node.proxy.kill();
     node.waker.stop().await;
-    Ok(())
+    Ok(Source::Guest { accelerator })
+}
+
+/// What the VM ran on, from its image's manifest: who asks for `auto` does not know.
+fn accelerator(manifest: &Path) -> anyhow::Result<String> {
+    let failed = || manifest.display().to_string();
+    let text = std::fs::read_to_string(manifest).with_context(failed)?;
+    let manifest: Value = serde_json::from_str(&text).with_context(failed)?;
+    let named = manifest["vmm"]["accelerator"].as_str();
+    Ok(named.with_context(|| format!("{} names no accelerator", failed()))?.to_owned())
 }
 
 /// The directory of the app's only image.

@@ -9,8 +9,11 @@ use anyhow::Context;
 
 use super::lab::{Files, Holes, Lab, Tools, given, of, remove};
 
+/// How zstd writes an image that has holes.
+const UNZSTD: &[&str] = &["-q", "-f", "-d", "--sparse"];
+
 /// A part of the benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Part {
     Sparsify,
     Pack,
@@ -124,7 +127,7 @@ impl Job {
             Self::Pack | Self::PackMapped => given(ours("pack"), &[input, to, packed]),
             Self::Zstd => given(zstd(&["-q", "-f", "-T0", "-1"]), &[input, to, packed]),
             Self::Unpack => given(ours("unpack"), &[input, to, out]),
-            Self::Unzstd => given(zstd(&["-q", "-f", "-d", "--sparse"]), &[input, to, out]),
+            Self::Unzstd => given(zstd(UNZSTD), &[input, to, out]),
             Self::Verify => given(tools.ours("verify"), &[input]),
         }
     }
@@ -151,10 +154,29 @@ impl Job {
     /// [`Self::run`] without telling the time, and with a look at what came of it.
     pub(super) async fn check(self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
         self.run(lab, files, false).await?;
-        if let (Part::Sparsify | Part::Unpack, Some(image)) = (self.part(), self.output(files)) {
+        if let Some(back) = self.restore(&lab.tools, files) {
+            lab.runner.run(back).await.context(self.name())?;
+        }
+        let image = match self.part() {
+            Part::Pack => Some(&*files.out),
+            _ => self.output(files),
+        };
+        if let Some(image) = image {
             lab.same(&files.written, image).await.context(self.name())?;
         }
+        remove(&files.out)?;
+        remove(&files.out.with_extension("map"))?;
         self.clean(files)
+    }
+
+    /// Makes an image again of what it has packed.
+    fn restore(self, tools: &Tools, files: &Files) -> Option<Command> {
+        let back = match self {
+            Self::Pack | Self::PackMapped => tools.writer("unpack", false),
+            Self::Zstd => of(&tools.zstd, UNZSTD),
+            _ => return None,
+        };
+        Some(given(back, &[&files.packed, "-o".as_ref(), &files.out]))
     }
 
     /// Removes what it has written, and the map that may lie beside it.
@@ -176,10 +198,9 @@ fn stored(file: &Path, length: bool) -> anyhow::Result<u64> {
 mod tests {
     use super::*;
 
-    /// Commands as a person would type them, in the images' directory.
-    fn typed(job: Job, synced: bool) -> String {
+    fn tools() -> Tools {
         let program = |name: &str| name.into();
-        let tools = Tools {
+        Tools {
             ours: program("rouse-snapshot"),
             fallocate: program("fallocate"),
             cp: program("cp"),
@@ -188,8 +209,11 @@ mod tests {
             cmp: program("cmp"),
             cat: program("cat"),
             stat: program("stat"),
-        };
-        let command = job.command(&tools, &Files::in_dir(Path::new("")), synced);
+        }
+    }
+
+    /// A command as a person would type it.
+    fn typed(command: &Command) -> String {
         let words = [command.get_program()].into_iter().chain(command.get_args());
         words.map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
     }
@@ -208,9 +232,28 @@ mod tests {
             "zstd -q -f -d --sparse compressed.zst -o out.img",
             "rouse-snapshot verify sparse.img",
         ];
+        let (tools, files) = (tools(), Files::in_dir(Path::new("")));
         for (job, wanted) in Job::ALL.into_iter().zip(wanted) {
-            assert_eq!(typed(job, false), wanted);
-            assert_eq!(typed(job, true), wanted.replace(" --no-sync", ""));
+            assert_eq!(typed(&job.command(&tools, &files, false)), wanted);
+            let synced = typed(&job.command(&tools, &files, true));
+            assert_eq!(synced, wanted.replace(" --no-sync", ""));
+        }
+    }
+
+    #[test]
+    fn whatever_is_packed_is_unpacked_once() {
+        let (tools, files) = (tools(), Files::in_dir(Path::new("")));
+        for job in Job::ALL {
+            let back = job.restore(&tools, &files).map(|command| typed(&command));
+            let wanted = match job {
+                Job::Pack | Job::PackMapped => "rouse-snapshot unpack --no-sync",
+                Job::Zstd => "zstd -q -f -d --sparse",
+                _ => {
+                    assert_eq!(back, None);
+                    continue;
+                }
+            };
+            assert_eq!(back, Some(format!("{wanted} out.packed -o out.img")));
         }
     }
 }

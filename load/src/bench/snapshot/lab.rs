@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use nix::sys::statvfs::statvfs;
@@ -93,6 +94,9 @@ pub(super) fn given(mut command: Command, args: &[&Path]) -> Command {
     command
 }
 
+/// How long a disk is left alone before a command is timed.
+const SETTLE: Duration = Duration::from_millis(1000);
+
 impl Lab {
     /// A copy whose blocks are its own.
     pub(super) async fn copy(&self, from: &Path, to: &Path, holes: Holes) -> anyhow::Result<()> {
@@ -115,6 +119,9 @@ impl Lab {
     pub(super) async fn settle(&self) -> anyhow::Result<()> {
         let sync = of(&self.tools.sync, &["--file-system"]);
         self.runner.run(given(sync, &[&self.dir])).await?;
+        // Blocks of files that were removed are told to the disk after that (`discard`), which takes
+        // whoever runs next up to twice the time.
+        tokio::time::sleep(SETTLE).await;
         Ok(())
     }
 

@@ -5,18 +5,22 @@ use std::num::NonZeroUsize;
 
 use anyhow::Context;
 
-use super::job::{Job, Part};
+use super::job::{Done, Job, Part};
 use super::lab::{Files, Lab};
 use super::memory;
+
+/// How often each job is measured durable: a disk's figures are told, not judged.
+pub(super) const SYNCED_ROUNDS: usize = 3;
 
 /// What the rounds have shown of one image.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     pub(super) jobs: BTreeMap<Job, Measured>,
-    /// Each job once more, durable, in milliseconds.
-    pub(super) synced: BTreeMap<Job, f64>,
-    /// The memory's bandwidth, in bytes per second, measured beside `verify`.
-    pub(super) bandwidth: Vec<f64>,
+    /// How long each took durable, in milliseconds, in rounds of their own.
+    pub(super) synced: BTreeMap<Job, Vec<f64>>,
+    /// The memory's bandwidth, in bytes per second, measured beside the parts that are read against
+    /// it.
+    pub(super) bandwidth: BTreeMap<Part, Vec<f64>>,
 }
 
 /// What the rounds have shown of one job.
@@ -43,31 +47,52 @@ pub(super) async fn measure(
             job.check(lab, files).await?;
         }
         for round in 0..rounds.get() {
-            let mut told = Vec::new();
-            for n in 0..jobs.len() {
-                let job = jobs[(n + round) % jobs.len()];
-                let done = job.run(lab, files, false).await?;
-                job.clean(files)?;
-                let ms = done.took.as_secs_f64() * 1e3;
-                told.push(format!("{} {ms:.0} ms", job.name()));
+            let done = turn(lab, files, &jobs, round, false).await?;
+            for (job, done) in done {
                 let measured = results.jobs.entry(job).or_default();
-                measured.ms.push(ms);
+                measured.ms.push(ms(done));
                 measured.stored = done.stored;
             }
-            if *part == Part::Verify {
+            if matches!(part, Part::Sparsify | Part::Verify) {
                 let bandwidth = tokio::task::spawn_blocking(memory::bandwidth).await;
-                results.bandwidth.push(bandwidth.context("the memory's bandwidth")?);
-            }
-            if !told.is_empty() {
-                println!("round {}: {}", round + 1, told.join(", "));
+                let bandwidth = bandwidth.context("the memory's bandwidth")?;
+                results.bandwidth.entry(*part).or_default().push(bandwidth);
             }
         }
         // Reading is as durable as it gets.
-        for job in jobs.into_iter().filter(|job| *job != Job::Verify) {
-            let done = job.run(lab, files, true).await?;
-            job.clean(files)?;
-            results.synced.insert(job, done.took.as_secs_f64() * 1e3);
+        if *part == Part::Verify {
+            continue;
+        }
+        for round in 0..SYNCED_ROUNDS {
+            for (job, done) in turn(lab, files, &jobs, round, true).await? {
+                results.synced.entry(job).or_default().push(ms(done));
+            }
         }
     }
     Ok(results)
+}
+
+/// One round.
+async fn turn(
+    lab: &Lab,
+    files: &Files,
+    jobs: &[Job],
+    round: usize,
+    synced: bool,
+) -> anyhow::Result<Vec<(Job, Done)>> {
+    let mut all = Vec::new();
+    for n in 0..jobs.len() {
+        let job = jobs[(n + round) % jobs.len()];
+        all.push((job, job.run(lab, files, synced).await?));
+        job.clean(files)?;
+    }
+    let told: Vec<_> =
+        all.iter().map(|(job, done)| format!("{} {:.0} ms", job.name(), ms(*done))).collect();
+    let name = if synced { "synced round" } else { "round" };
+    println!("{name} {}: {}", round + 1, told.join(", "));
+    Ok(all)
+}
+
+fn ms(done: Done) -> f64 {
+    done.took.as_secs_f64() * 1e3
 }

@@ -18,40 +18,78 @@ const LONGEST: u64 = 128;
 /// Every image is made of the same random numbers.
 const SEED: u64 = 0x0072_6f75_7365;
 
+/// So many pages have their states in one page of a bitmap, a bit each: 128 MiB of an image.
+const BITMAP_PAGE: u64 = 8 * PAGE;
+
 /// Where an image has data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    /// Its size in pages.
-    pub(super) pages: u64,
-    /// How many of them are not zeros; no more than there are.
-    pub(super) data: u64,
+pub(super) enum Shape {
+    /// Anywhere, in runs of 1 to [`LONGEST`] pages.
+    Runs {
+        /// The image's size in pages.
+        pages: u64,
+        /// How many of them are not zeros; no more than there are.
+        data: u64,
+    },
+    /// One page, anywhere in every [`BITMAP_PAGE`]: no page of a bitmap is like another, or spared.
+    Spread {
+        /// The image's size in pages.
+        pages: u64,
+    },
 }
 
 impl Shape {
-    /// Runs of 1 to [`LONGEST`] pages, ascending, anywhere in the image.
-    fn runs(self, rng: &mut StdRng) -> Vec<Range<u64>> {
-        let mut lengths = Vec::new();
-        let mut left = self.data;
-        while left > 0 {
-            let length = rng.random_range(1..=LONGEST).min(left);
-            lengths.push(length);
-            left -= length;
+    /// The image's size in pages.
+    fn pages(self) -> u64 {
+        match self {
+            Self::Runs { pages, .. } | Self::Spread { pages } => pages,
         }
-        // How many zeros there are before each run, in all.
-        let zeros = self.pages - self.data;
-        let mut before: Vec<_> = lengths.iter().map(|_| rng.random_range(0..=zeros)).collect();
-        before.sort_unstable();
-        let mut data = 0;
-        lengths
-            .into_iter()
-            .zip(before)
-            .map(|(length, zeros)| {
-                let start = zeros + data;
-                data += length;
-                start..start + length
-            })
-            .collect()
     }
+
+    /// For the report.
+    pub(super) fn describe(self) -> String {
+        match self {
+            Self::Runs { .. } => format!("runs of 1 to {LONGEST} pages"),
+            Self::Spread { .. } => format!("one page in every {} MiB", (BITMAP_PAGE * PAGE) >> 20),
+        }
+    }
+
+    /// The runs of data, ascending.
+    fn runs(self, rng: &mut StdRng) -> Vec<Range<u64>> {
+        match self {
+            Self::Runs { pages, data } => random_runs(pages, data, rng),
+            Self::Spread { pages } => (0..pages)
+                .step_by(BITMAP_PAGE as usize)
+                .map(|start| rng.random_range(start..pages.min(start + BITMAP_PAGE)))
+                .map(|page| page..page + 1)
+                .collect(),
+        }
+    }
+}
+
+/// [`Shape::Runs`].
+fn random_runs(pages: u64, data: u64, rng: &mut StdRng) -> Vec<Range<u64>> {
+    let mut lengths = Vec::new();
+    let mut left = data;
+    while left > 0 {
+        let length = rng.random_range(1..=LONGEST).min(left);
+        lengths.push(length);
+        left -= length;
+    }
+    // How many zeros there are before each run, in all.
+    let zeros = pages - data;
+    let mut before: Vec<_> = lengths.iter().map(|_| rng.random_range(0..=zeros)).collect();
+    before.sort_unstable();
+    let mut data = 0;
+    lengths
+        .into_iter()
+        .zip(before)
+        .map(|(length, zeros)| {
+            let start = zeros + data;
+            data += length;
+            start..start + length
+        })
+        .collect()
 }
 
 /// The DATA pages of a real image, in its own runs of at most [`LONGEST`] pages, which come in any
@@ -110,8 +148,8 @@ pub(super) fn create(path: &Path, shape: Shape, of: (&Path, &Path)) -> anyhow::R
     let mut content = Content::of(of.0, of.1)?;
     let failed = || path.display().to_string();
     let file = File::create_new(path).with_context(failed)?;
-    file.set_len(shape.pages * PAGE)
-        .with_context(|| format!("{} of {} bytes", path.display(), shape.pages * PAGE))?;
+    let bytes = shape.pages() * PAGE;
+    file.set_len(bytes).with_context(|| format!("{} of {bytes} bytes", path.display()))?;
     let mut buffer = vec![0; (LONGEST * PAGE) as usize];
     for run in shape.runs(&mut rng) {
         let pages = &mut buffer[..((run.end - run.start) * PAGE) as usize];
@@ -121,36 +159,65 @@ pub(super) fn create(path: &Path, shape: Shape, of: (&Path, &Path)) -> anyhow::R
     Ok(())
 }
 
-/// Changes a little of the image at `path`, whose map is `map`, as a VM does that was awake for a
-/// while: of eight runs of data one has other bytes in its first page, one has lost it, and one
-/// has a page more.
-pub(super) fn change(path: &Path, map: &Path) -> anyhow::Result<()> {
+/// How much [`change`] changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Extent {
+    /// As a VM does that was awake for a while: three of eight runs of data.
+    Little,
+    /// Every run of data.
+    Everywhere,
+}
+
+/// What becomes of a run of data.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Stays,
+    /// Its first page has other bytes.
+    Differs,
+    /// Its first page is zeros.
+    Shrinks,
+    /// It has a page more.
+    Grows,
+}
+
+impl Extent {
+    /// What becomes of one run after the other, again and again.
+    fn fates(self) -> &'static [Fate] {
+        use Fate::{Differs, Grows, Shrinks, Stays};
+        match self {
+            Self::Little => &[Differs, Stays, Stays, Shrinks, Stays, Grows, Stays, Stays],
+            Self::Everywhere => &[Differs, Shrinks, Grows],
+        }
+    }
+}
+
+/// Changes the image at `path`, whose map is `map`.
+pub(super) fn change(path: &Path, map: &Path, extent: Extent) -> anyhow::Result<()> {
     let map = Map::open(map).with_context(|| map.display().to_string())?;
     let file = File::options().read(true).write(true).open(path);
     let file = file.with_context(|| path.display().to_string())?;
     let last = map.mem_size() / PAGE;
     let data = map.runs().filter(|run| run.state == PageState::Data && run.pages.end < last);
-    for (n, run) in data.enumerate() {
-        change_run(&file, n, &run.pages).with_context(|| path.display().to_string())?;
+    for (run, fate) in data.zip(extent.fates().iter().cycle()) {
+        change_run(&file, &run.pages, *fate).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
 
-/// What happens to the `n`th run of data.
-fn change_run(file: &File, n: usize, run: &Range<u64>) -> io::Result<()> {
+fn change_run(file: &File, run: &Range<u64>, fate: Fate) -> io::Result<()> {
     let mut page = vec![0; PAGE as usize];
     file.read_exact_at(&mut page, run.start * PAGE)?;
-    let at = match n % 8 {
-        0 => {
+    let at = match fate {
+        Fate::Stays => return Ok(()),
+        Fate::Differs => {
             page.iter_mut().for_each(|byte| *byte = !*byte);
             run.start
         }
-        3 => {
+        Fate::Shrinks => {
             page.fill(0);
             run.start
         }
-        5 => run.end,
-        _ => return Ok(()),
+        Fate::Grows => run.end,
     };
     file.write_all_at(&page, at * PAGE)
 }
@@ -163,11 +230,24 @@ mod tests {
     #[test]
     fn runs_are_apart_and_make_up_the_data() {
         for (pages, data) in [(1 << 20, 62_914), (1000, 1000), (1, 1), (10, 0)] {
-            let runs = Shape { pages, data }.runs(&mut StdRng::seed_from_u64(SEED));
+            let runs = Shape::Runs { pages, data }.runs(&mut StdRng::seed_from_u64(SEED));
             assert_eq!(runs.iter().map(|run| run.end - run.start).sum::<u64>(), data);
             assert!(runs.iter().all(|run| (1..=LONGEST).contains(&(run.end - run.start))));
             assert!(runs.windows(2).all(|pair| pair[0].end <= pair[1].start));
             assert!(runs.last().is_none_or(|run| run.end <= pages));
+        }
+    }
+
+    #[test]
+    fn spread_data_spares_no_page_of_a_bitmap() {
+        for (pages, wanted) in [(1 << 28, 8192), (3 * BITMAP_PAGE + 1, 4), (1, 1)] {
+            let runs = Shape::Spread { pages }.runs(&mut StdRng::seed_from_u64(SEED));
+            assert_eq!(runs.len(), wanted);
+            for (n, run) in runs.iter().enumerate() {
+                assert_eq!(run.end - run.start, 1);
+                assert_eq!(run.start / BITMAP_PAGE, n as u64);
+            }
+            assert!(runs.last().is_some_and(|run| run.end <= pages));
         }
     }
 
@@ -200,7 +280,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (image, map) = numbered(dir.path());
         let made = dir.path().join("made.img");
-        let shape = Shape { pages: 5000, data: 3 * 298 };
+        let shape = Shape::Runs { pages: 5000, data: 3 * 298 };
         create(&made, shape, (&image, &map)).unwrap();
         let numbers = numbers(&made);
         assert_eq!(numbers.len(), 5000);
@@ -222,16 +302,16 @@ mod tests {
         let zero = Map::new(ImageId::random(), None, WindowSize::DEFAULT, states).unwrap();
         zero.write_unsynced(&map).unwrap();
         let made = dir.path().join("made.img");
-        let error = create(&made, Shape { pages: 9, data: 1 }, (&image, &map)).unwrap_err();
+        let error = create(&made, Shape::Runs { pages: 9, data: 1 }, (&image, &map)).unwrap_err();
         assert!(error.to_string().contains("no data"), "{error}");
     }
 
-    #[test]
-    fn a_change_is_small_and_of_every_kind() {
+    /// How many pages of the same image `extent` changes, takes the data of, and gives data.
+    fn changed(extent: Extent) -> [usize; 3] {
         let dir = tempfile::tempdir().unwrap();
         let (image, map) = numbered(dir.path());
         let made = dir.path().join("made.img");
-        create(&made, Shape { pages: 50_000, data: 5000 }, (&image, &map)).unwrap();
+        create(&made, Shape::Runs { pages: 50_000, data: 5000 }, (&image, &map)).unwrap();
         let before = numbers(&made);
         let mut states = PageStates::all(50_000 * PAGE, PageState::Zero);
         for (page, _) in before.iter().enumerate().filter(|(_, number)| **number > 0) {
@@ -240,17 +320,23 @@ mod tests {
         let map = dir.path().join("made.map");
         let made_map = Map::new(ImageId::random(), None, WindowSize::DEFAULT, states).unwrap();
         made_map.write_unsynced(&map).unwrap();
-        change(&made, &map).unwrap();
+        change(&made, &map, extent).unwrap();
         let after = numbers(&made);
         let count = |is: fn(u64, u64) -> bool| {
             before.iter().zip(&after).filter(|(before, after)| is(**before, **after)).count()
         };
-        let (other, lost, more) = (
+        [
             count(|before, after| before > 0 && after > 0 && before != after),
             count(|before, after| before > 0 && after == 0),
             count(|before, after| before == 0 && after > 0),
-        );
-        assert!(other > 0 && lost > 0 && more > 0, "{other} {lost} {more}");
-        assert!(other + lost + more < 100, "{other} {lost} {more}");
+        ]
+    }
+
+    #[test]
+    fn a_change_is_of_every_kind_and_as_large_as_wanted() {
+        let (little, everywhere) = (changed(Extent::Little), changed(Extent::Everywhere));
+        assert!(little.iter().all(|count| *count > 0), "{little:?}");
+        assert!(little.iter().zip(everywhere).all(|(few, many)| *few < many), "{everywhere:?}");
+        assert!(everywhere.iter().sum::<usize>() < 200, "{everywhere:?}");
     }
 }
