@@ -4,10 +4,14 @@
 //! fetched at once. The [`Map`] beside an image (`memory.map` beside `memory.img`) tells the
 //! state of every page and binds memory, VM state and disk of one generation by an [`ImageId`].
 //! [`sparsify()`] finds an image's zero pages, gives their blocks back to the filesystem and
-//! yields its map.
+//! yields its map; [`verify_image`] tells whether the two still belong together.
 //!
-//! The map's bytes are described in `FORMAT.md`. Nothing here is async, opens a socket, or knows
-//! of apps or VMMs.
+//! [`pack()`] writes the [`Archive`] of an [`Image`], a seekable zstd file with the [`WorkingSet`]
+//! first, and [`Archive::unpack`] restores it. [`diff()`] makes a layer of what changed, which
+//! [`merge_copy`], [`merge_in_place`] and [`flatten`] apply.
+//!
+//! The bytes of maps, archives and journals are described in `FORMAT.md`. Nothing here is async,
+//! opens a socket, or knows of apps or VMMs.
 #![deny(unsafe_code)]
 
 mod archive;
