@@ -266,10 +266,14 @@ impl ToCopy {
             return source.look(options);
         }
         let failed = |offset| move |error| SparsifyError::Write { offset, source: error };
-        if source.is(&copy.metadata().map_err(failed(0))?) {
+        let there = copy.metadata().map_err(failed(0))?;
+        if source.is(&there) {
             return Err(SparsifyError::OntoItself(source.path.clone()));
         }
-        copy.set_len(0).map_err(failed(0))?;
+        // Not for nothing: a file that is cut to nothing is written back by ext4 when it is closed.
+        if there.len() > 0 {
+            copy.set_len(0).map_err(failed(0))?;
+        }
         copy.set_len(source.mem_size).map_err(failed(source.mem_size))?;
         let found = source.scan(options, &copy::Copier(copy))?;
         if options.sync {

@@ -71,7 +71,9 @@ impl Output<'_> {
     /// zeros.
     pub(super) fn resize(&self, kept: u64, mem_size: u64) -> Result<(), WriteImageError> {
         (self.before)(Step::Resize)
-            .and_then(|()| self.file.set_len(kept))
+            .and_then(|()| self.file.metadata())
+            // Not for nothing: a file that is cut to nothing is written back by ext4 when it is closed.
+            .and_then(|there| if there.len() > kept { self.file.set_len(kept) } else { Ok(()) })
             .and_then(|()| self.file.set_len(mem_size))
             .map_err(self.failed(kept.min(mem_size)))
     }
