@@ -18,6 +18,7 @@ use crate::units::{PAGE, PageStates, WindowSize};
 use crate::work::{Cancelled, Work};
 
 pub use punch::Punching;
+pub(crate) use punch::punch;
 
 /// How to go about [`sparsify()`] and [`sparsify_to`].
 #[derive(Clone, Copy, Debug, Default)]

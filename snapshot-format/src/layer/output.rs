@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
 use rustix::fs::ioctl_ficlone;
 use rustix::io::Errno as CloneErrno;
+
+use crate::sparsify::punch;
 
 /// Why an image could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -81,29 +81,14 @@ impl Output<'_> {
     /// Makes zeros of `bytes`: a hole where the filesystem can have one.
     pub(super) fn zero(&self, bytes: Range<u64>) -> Result<(), WriteImageError> {
         (self.before)(Step::Zero(bytes.start))
-            .and_then(
-                |()| if punch(self.file, &bytes)? { Ok(()) } else { blank(self.file, &bytes) },
-            )
+            .and_then(|()| {
+                if punch(self.file, bytes.clone())? { Ok(()) } else { blank(self.file, &bytes) }
+            })
             .map_err(self.failed(bytes.start))
     }
 
     pub(super) fn sync(&self) -> Result<(), WriteImageError> {
         (self.before)(Step::Sync).and_then(|()| self.file.sync_all()).map_err(self.failed(0))
-    }
-}
-
-/// Whether `bytes` are a hole now; parts of blocks are zeros.
-fn punch(file: &File, bytes: &Range<u64>) -> io::Result<bool> {
-    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-    // No overflow: no image is larger than `MAX_MEM_SIZE`.
-    let (offset, length) = (bytes.start as i64, (bytes.end - bytes.start) as i64);
-    loop {
-        match fallocate(file, mode, offset, length) {
-            Ok(()) => return Ok(true),
-            Err(Errno::EINTR) => {}
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => return Ok(false),
-            Err(errno) => return Err(errno.into()),
-        }
     }
 }
 

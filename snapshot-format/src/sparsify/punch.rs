@@ -33,6 +33,23 @@ pub(super) fn punch_hole(file: &File, hole: Range<u64>) -> Result<(), Errno> {
     fallocate(file, mode, hole.start as i64, (hole.end - hole.start) as i64)
 }
 
+/// Makes a hole of `hole`, of which parts of blocks become zeros. False where the filesystem does not
+/// know how to.
+pub(crate) fn punch(file: &File, hole: Range<u64>) -> Result<bool, Errno> {
+    punch_by(punch_hole, file, hole)
+}
+
+fn punch_by(punch: Punch, file: &File, hole: Range<u64>) -> Result<bool, Errno> {
+    loop {
+        match punch(file, hole.clone()) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// Punches one file, from several threads.
 pub(super) struct Puncher<'a> {
     file: &'a File,
@@ -85,18 +102,11 @@ impl Target for Puncher<'_> {
         if start >= end {
             return Ok(());
         }
-        loop {
-            match (self.punch)(self.file, start..end) {
-                Ok(()) => break,
-                Err(Errno::EINTR) => {}
-                Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
-                    self.unsupported.store(true, Ordering::Relaxed);
-                    return Ok(());
-                }
-                Err(errno) => {
-                    return Err(SparsifyError::Punch { offset: start, source: errno.into() });
-                }
-            }
+        let punched = punch_by(self.punch, self.file, start..end)
+            .map_err(|errno| SparsifyError::Punch { offset: start, source: errno.into() })?;
+        if !punched {
+            self.unsupported.store(true, Ordering::Relaxed);
+            return Ok(());
         }
         self.punched.fetch_add(end.min(self.file_size) - start, Ordering::Relaxed);
         Ok(())
