@@ -412,6 +412,7 @@ impl Known {
         let over = matches!(
             self.state,
             AppState::Asleep
+                | AppState::Paused
                 | AppState::Snapshotting
                 | AppState::Failed { .. }
                 | AppState::Parked { .. }

@@ -53,7 +53,8 @@ pub(crate) async fn sweep(gate: Arc<Gate>, waker: Arc<dyn Waker>) {
 }
 
 async fn propose(waker: Arc<dyn Waker>, app: Arc<App>, generation: Generation) {
-    let request = SleepRequest { generation: Some(generation), reason: SleepReason::Idle };
+    let request =
+        SleepRequest { generation: Some(generation), reason: SleepReason::Idle, tier: None };
     match waker.sleep(app.id(), &request).await {
         Ok(report) => {
             let took = Duration::from_micros(report.durable_us);

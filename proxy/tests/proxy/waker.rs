@@ -17,8 +17,8 @@ use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::signature::{AgentKey, DEFAULT_GATE_PATH};
 use rouse_protocol::wake::{
-    Agreement, Outcome, Phase, PhaseTime, Ready, SleepReason, SleepReport, SleepRequest, WakeEvent,
-    WakeFailure,
+    Agreement, Outcome, Phase, PhaseTime, Ready, SleepReason, SleepReport, SleepRequest, Tier,
+    WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView, Policy, WatchEvent};
 use serde::Serialize;
@@ -275,10 +275,15 @@ async fn sleep(State(shared): State<Arc<Shared>>, Path(_): Path<AppId>, body: By
         Ok(generation) => {
             let report = SleepReport {
                 generation,
-                agreed_us: 1,
-                saved_us: 2,
-                durable_us: 3,
-                image_bytes: 4,
+                tier: Tier::Image,
+                agreed_us: 0,
+                flushed_us: 0,
+                stopped_us: 0,
+                saved_us: 0,
+                durable_us: 0,
+                published_us: 0,
+                written_bytes: 0,
+                image_bytes: 0,
             };
             axum::Json(report).into_response()
         }

@@ -140,20 +140,34 @@ fn take_over(
     patch: &impl Patch,
     lives: &watch::Sender<Option<Arc<Life>>>,
 ) -> FromAgent {
-    let ToAgent::Life { app, generation, key, unix_ns, entropy } = told;
+    let (app, generation, key, unix_ns, entropy) = match told {
+        ToAgent::Life { app, generation, key, unix_ns, entropy } => {
+            (app, generation, key, unix_ns, entropy)
+        }
+        ToAgent::Flush { id, .. } => {
+            return FromAgent::Flushed { id, error: Some("not yet".to_owned()) };
+        }
+        ToAgent::Patch { id, .. } => {
+            return FromAgent::Patched { id, error: Some("not yet".to_owned()) };
+        }
+    };
     // The clock comes first: the message is ageing. A patch that fails must not keep the app
     // from its visitors, so it is told and we go on.
-    let stepped_ms = patch.clock(unix_ns).unwrap_or_else(|error| {
-        warn!(%error, "the wall clock can't be set");
-        0
-    });
+    let (stepped_ms, clock_error) = match patch.clock(unix_ns) {
+        Ok(stepped_ms) => (stepped_ms, None),
+        Err(error) => {
+            warn!(%error, "the wall clock can't be set");
+            (0, Some(error.to_string()))
+        }
+    };
     lives.send_replace(Some(Arc::new(Life { app, generation, key })));
     let mixed = hex::decode(&entropy).map_err(io::Error::other).and_then(|e| patch.entropy(&e));
-    if let Err(error) = mixed {
+    let entropy_error = mixed.err().map(|error| {
         warn!(%error, "no fresh entropy");
-    }
+        error.to_string()
+    });
     info!(%generation, stepped_ms, "a life has begun");
-    FromAgent::Alive { generation, stepped_ms }
+    FromAgent::Alive { generation, stepped_ms, clock_error, entropy_error }
 }
 
 fn say(port: &mut File, message: &FromAgent) -> io::Result<()> {

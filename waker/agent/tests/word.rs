@@ -118,7 +118,12 @@ async fn a_further_life_is_signed_and_patched() {
     // A connection that outlives the change, too.
     let mut old = agent.connect().await;
     port.tell(&agent.life(2, 7_000)).await;
-    let alive = FromAgent::Alive { generation: Generation(2), stepped_ms: 17 };
+    let alive = FromAgent::Alive {
+        generation: Generation(2),
+        stepped_ms: 17,
+        clock_error: None,
+        entropy_error: None,
+    };
     assert_eq!(port.heard().await, alive);
     assert_eq!(agent.verify(&agent.get(GATE).await), signed(AgentState::Serving, 2));
     let request = format!("GET {GATE} HTTP/1.1\r\nHost: a\r\nRouse-Nonce: n\r\n\r\n");
@@ -144,8 +149,12 @@ async fn the_host_may_go_and_come_again() {
     port.write(&"x".repeat(rouse_protocol::MAX_LINE + 1)).await;
     port.write("\n").await;
     port.tell(&agent.life(3, 0)).await;
-    let alive =
-        |generation| FromAgent::Alive { generation: Generation(generation), stepped_ms: 17 };
+    let alive = |generation| FromAgent::Alive {
+        generation: Generation(generation),
+        stepped_ms: 17,
+        clock_error: None,
+        entropy_error: None,
+    };
     assert_eq!(port.heard().await, alive(3));
     // Now that it knows, it does not ask: the next it says is its answer.
     drop(port);

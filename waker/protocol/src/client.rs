@@ -17,7 +17,10 @@ use tokio::task::JoinSet;
 use crate::MAX_LINE;
 use crate::app::AppId;
 use crate::problem::Problem;
-use crate::wake::{Agreement, SleepReport, SleepRequest, WakeEvent};
+use crate::status::{AppStatus, WakeTrace};
+use crate::wake::{
+    Agreement, BootRequest, ParkRequest, Served, SleepReport, SleepRequest, WakeEvent,
+};
 use crate::watch::{AppView, WatchEvent};
 
 /// The longest body, in bytes, of an answer that is not a stream.
@@ -70,7 +73,17 @@ impl Client {
 
     /// Wakes `app`, or joins the wake that runs.
     pub async fn wake(&self, app: &AppId) -> Result<Lines<WakeEvent>, ClientError> {
-        self.lines(Method::POST, &format!("/v1/apps/{app}/wake")).await
+        self.lines(Method::POST, &format!("/v1/apps/{app}/wake"), Bytes::new()).await
+    }
+
+    /// Boots `app` cold though it may have an image, or rolls it back.
+    pub async fn boot(
+        &self,
+        app: &AppId,
+        request: &BootRequest,
+    ) -> Result<Lines<WakeEvent>, ClientError> {
+        let body = serde_json::to_vec(request)?;
+        self.lines(Method::POST, &format!("/v1/apps/{app}/boot"), body.into()).await
     }
 
     /// Puts `app` to sleep, and returns when it sleeps.
@@ -94,6 +107,28 @@ impl Client {
         self.json::<(), serde_json::Value>(Method::POST, &path, None).await.map(drop)
     }
 
+    /// Ends `app`'s VM, if it has one, and lets nobody wake it until it is cleared.
+    pub async fn park(&self, app: &AppId, request: &ParkRequest) -> Result<(), ClientError> {
+        let path = format!("/v1/apps/{app}/park");
+        self.json::<_, serde_json::Value>(Method::POST, &path, Some(request)).await.map(drop)
+    }
+
+    /// Tells that a first byte has gone out since the last wake.
+    pub async fn served(&self, app: &AppId, served: &Served) -> Result<(), ClientError> {
+        let path = format!("/v1/apps/{app}/served");
+        self.json::<_, serde_json::Value>(Method::POST, &path, Some(served)).await.map(drop)
+    }
+
+    /// All apps with sizes and last wakes.
+    pub async fn status(&self) -> Result<Vec<AppStatus>, ClientError> {
+        self.json(Method::GET, "/v1/status", None::<&()>).await
+    }
+
+    /// The last wakes of `app`, the newest last.
+    pub async fn trace(&self, app: &AppId) -> Result<Vec<WakeTrace>, ClientError> {
+        self.json(Method::GET, &format!("/v1/apps/{app}/trace"), None::<&()>).await
+    }
+
     /// All apps, without their keys.
     pub async fn apps(&self) -> Result<Vec<AppView>, ClientError> {
         self.json(Method::GET, "/v1/apps", None::<&()>).await
@@ -103,7 +138,7 @@ impl Client {
     /// whose agreement is needed before an app sleeps.
     pub async fn watch(&self, name: Option<&str>) -> Result<Lines<WatchEvent>, ClientError> {
         let query = name.map(|name| format!("?as={name}")).unwrap_or_default();
-        self.lines(Method::GET, &format!("/v1/watch{query}")).await
+        self.lines(Method::GET, &format!("/v1/watch{query}"), Bytes::new()).await
     }
 
     async fn json<B: Serialize, T: DeserializeOwned>(
@@ -117,8 +152,13 @@ impl Client {
         Ok(serde_json::from_slice(&whole(response.into_body()).await?)?)
     }
 
-    async fn lines<T>(&self, method: Method, path: &str) -> Result<Lines<T>, ClientError> {
-        let (response, connection) = self.send(method, path, Bytes::new()).await?;
+    async fn lines<T>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Lines<T>, ClientError> {
+        let (response, connection) = self.send(method, path, body).await?;
         Ok(Lines {
             body: response.into_body(),
             buffer: BytesMut::new(),

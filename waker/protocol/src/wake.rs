@@ -73,6 +73,8 @@ pub enum Outcome {
     Resumed,
     /// The guest booted from its kernel.
     Cold,
+    /// It was paused: its VM stood still with its memory in RAM.
+    Unpaused,
     /// It was awake already, or a sleep was cancelled before the VM was gone.
     Awake,
 }
@@ -83,6 +85,7 @@ impl Outcome {
         match self {
             Self::Resumed => "resumed",
             Self::Cold => "cold",
+            Self::Unpaused => "unpaused",
             Self::Awake => "awake",
         }
     }
@@ -198,6 +201,26 @@ pub enum SleepReason {
     Operator,
 }
 
+/// How deep an app sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// Its VM stands still and keeps its RAM: no CPU, and a wake takes milliseconds.
+    Paused,
+    /// It is an image on disk: no CPU and no RAM.
+    Image,
+}
+
+impl Tier {
+    /// The word in messages and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::Image => "image",
+        }
+    }
+}
+
 /// The body of `POST /v1/apps/{id}/sleep`. An empty body is an operator's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -208,6 +231,9 @@ pub struct SleepRequest {
     /// Who wants it.
     #[serde(default)]
     pub reason: SleepReason,
+    /// How deep; none: an operator's is an image, an idle app is paused first if it is configured so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
 }
 
 /// The answer of a sleep that came to its end (200).
@@ -215,12 +241,24 @@ pub struct SleepRequest {
 pub struct SleepReport {
     /// The generation that sleeps now.
     pub generation: Generation,
-    /// From the request until the gate was agreed closed and the VM stood still, in microseconds.
+    /// How deep.
+    pub tier: Tier,
+    /// From the request until every proxy had agreed, in microseconds. All times here are from the
+    /// request; those of steps that a pause does not come to are 0.
     pub agreed_us: u64,
-    /// Until the VMM's state was written, in microseconds from the request.
+    /// Until the guest had flushed its disk.
+    pub flushed_us: u64,
+    /// Until the VM stood still.
+    pub stopped_us: u64,
+    /// Until the VMM's state was written. From here on a visitor could be served from the VM again.
     pub saved_us: u64,
-    /// Until the generation was durable, in microseconds from the request.
+    /// Until all that the generation is made of was durable.
     pub durable_us: u64,
+    /// Until the VM was gone, its RAM given back, and the generation published.
+    pub published_us: u64,
+    /// What of memory and disk had to be written out for it, and the VMM's state and the map, in
+    /// bytes.
+    pub written_bytes: u64,
     /// What the image occupies on disk, in bytes.
     pub image_bytes: u64,
 }
@@ -266,6 +304,36 @@ pub struct Agreement {
     pub question: u64,
     /// Its gate is closed and nothing is in flight; or else the app must stay awake.
     pub agree: bool,
+}
+
+/// The body of `POST /v1/apps/{id}/served`: a proxy has sent the first byte of an answer since the
+/// app's last wake. Only now is the guest patched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Served {
+    /// The life that answered.
+    pub generation: Generation,
+    /// The proxy's phases of the wake, as the first visitor met them.
+    #[serde(default)]
+    pub phases: Vec<PhaseTime>,
+}
+
+/// The body of `POST /v1/apps/{id}/boot`: a cold boot of an app without a VM, from its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BootRequest {
+    /// Not a cold boot, but back to memory *and* disk of the last sleep, where the file system keeps
+    /// both. What was written to the disk since is set aside.
+    #[serde(default)]
+    pub rollback: bool,
+}
+
+/// The body of `POST /v1/apps/{id}/park`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParkRequest {
+    /// Why; told to every visitor's operator.
+    pub reason: String,
 }
 
 #[cfg(test)]

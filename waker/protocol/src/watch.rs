@@ -29,6 +29,8 @@ pub enum AppState {
         /// taken for one to the next question.
         question: u64,
     },
+    /// The VM stands still and keeps its RAM; a wake takes milliseconds.
+    Paused,
     /// The VM stands still and is being saved.
     Snapshotting,
     /// Wakes failed; the next may start after a while.
@@ -53,6 +55,7 @@ impl AppState {
             Self::Waking => "waking",
             Self::Awake(_) => "awake",
             Self::Draining { .. } => "draining",
+            Self::Paused => "paused",
             Self::Snapshotting => "snapshotting",
             Self::Failed { .. } => "failed",
             Self::Parked { .. } => "parked",
@@ -138,6 +141,7 @@ mod tests {
             AppState::Waking,
             AppState::Awake(ready.clone()),
             AppState::Draining { ready, reason: SleepReason::Idle, question: 3 },
+            AppState::Paused,
             AppState::Snapshotting,
             AppState::Failed { detail: "x".into(), retry_after_ms: 1 },
             AppState::Parked { detail: "x".into() },

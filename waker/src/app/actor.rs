@@ -10,7 +10,7 @@ use rouse_protocol::app::Generation;
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{
     Agreement, FailureCode, Outcome, PhaseTime, Ready, SleepReason, SleepRefusal, SleepReport,
-    SleepRequest, WakeEvent, WakeFailure,
+    SleepRequest, Tier, WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -256,7 +256,7 @@ impl Actor {
             self.sleep.asked = Some(Instant::now());
         }
         self.sleep.waiting.push(reply);
-        let SleepRequest { generation, reason } = request;
+        let SleepRequest { generation, reason, tier: _ } = request;
         let proxies = self.node.proxies.names();
         self.event(Event::Sleep { reason, generation, proxies }).await;
     }
@@ -494,9 +494,14 @@ impl Actor {
         let answer = match (answer, self.sleep.published.take()) {
             (Ok(()), Some(published)) => Ok(SleepReport {
                 generation: published.generation,
+                tier: Tier::Image,
                 agreed_us: self.sleep.agreed_us,
+                flushed_us: self.sleep.agreed_us,
+                stopped_us: self.sleep.agreed_us,
                 saved_us: self.sleep.saved_us,
                 durable_us: self.sleep.elapsed_us(),
+                published_us: self.sleep.elapsed_us(),
+                written_bytes: published.image_bytes,
                 image_bytes: published.image_bytes,
             }),
             (Ok(()), None) => Err((SleepRefusal::Failed, "nothing was published".to_owned())),

@@ -111,10 +111,11 @@ async fn serve<R: tokio::io::AsyncRead + Unpin>(
                         say.send_modify(|heard| heard.hello = true);
                         tell(shared, write).await?;
                     }
-                    Ok(FromAgent::Alive { generation, stepped_ms }) => {
+                    Ok(FromAgent::Alive { generation, stepped_ms, .. }) => {
                         tracing::debug!(%generation, stepped_ms, "the agent has taken over its life");
                         say.send_modify(|heard| heard.alive = Some(generation));
                     }
+                    Ok(other) => tracing::debug!(?other, "the agent says"),
                     // The guest is not trusted: what it says wrongly is dropped.
                     Err(error) => tracing::warn!(%error, "the guest sent no message of ours"),
                 }

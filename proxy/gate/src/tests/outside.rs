@@ -13,8 +13,8 @@ use rouse_protocol::client::ClientError;
 use rouse_protocol::problem::Problem;
 use rouse_protocol::signature::{AgentKey, AgentState};
 use rouse_protocol::wake::{
-    Agreement, Outcome, Phase, PhaseTime, Ready, SleepReason, SleepReport, SleepRequest, WakeEvent,
-    WakeFailure,
+    Agreement, Outcome, Phase, PhaseTime, Ready, SleepReason, SleepReport, SleepRequest, Tier,
+    WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, Policy, WatchEvent};
 use tokio::sync::{mpsc, watch};
@@ -313,9 +313,14 @@ impl Waker for SimWaker {
         match self.put_to_sleep(request.reason).await {
             Ok(generation) => Ok(SleepReport {
                 generation,
+                tier: Tier::Image,
                 agreed_us: 0,
+                flushed_us: 0,
+                stopped_us: 0,
                 saved_us: 0,
                 durable_us: 0,
+                published_us: 0,
+                written_bytes: 0,
                 image_bytes: 0,
             }),
             Err(code) => Err(ClientError::Refused(Problem::new(409, code, code, ""))),

@@ -118,7 +118,7 @@ async fn late_messages_close_nothing_that_is_newer() {
     let world = awake().await;
     assert!(world.sim.put_to_sleep(SleepReason::Operator).await.is_ok());
     drop(world.visit().await.unwrap());
-    for state in [AppState::Asleep, AppState::Snapshotting, AppState::Waking] {
+    for state in [AppState::Asleep, AppState::Paused, AppState::Snapshotting, AppState::Waking] {
         world.sim.tell_late(1, state);
     }
     tokio::time::sleep(ms(10)).await;

@@ -108,7 +108,12 @@ impl Agent {
         let mut port = agent.port().await;
         assert!(matches!(port.heard().await, FromAgent::Hello { .. }));
         port.tell(&agent.life(1, 0)).await;
-        let alive = FromAgent::Alive { generation: Generation(1), stepped_ms: 17 };
+        let alive = FromAgent::Alive {
+            generation: Generation(1),
+            stepped_ms: 17,
+            clock_error: None,
+            entropy_error: None,
+        };
         assert_eq!(port.heard().await, alive);
         agent.connect().await;
         (agent, port)
