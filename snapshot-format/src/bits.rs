@@ -1,5 +1,7 @@
 //! Bit n of a bitmap is bit n % 64 of word n / 64.
 
+use std::ops::Range;
+
 /// How many words `bits` bits need.
 pub(crate) fn words(bits: u64) -> u64 {
     bits.div_ceil(64)
@@ -17,6 +19,16 @@ pub(crate) fn get(words: &[u64], n: u64) -> bool {
 pub(crate) fn put(words: &mut [u64], n: u64, value: bool) {
     let word = &mut words[(n / 64) as usize];
     *word = *word & !(1 << (n % 64)) | (u64::from(value) << (n % 64));
+}
+
+/// Clears the bits of `range`, which must be within the words.
+pub(crate) fn clear(words: &mut [u64], range: Range<u64>) {
+    let mut at = range.start;
+    while at < range.end {
+        let next = (at / 64 + 1).saturating_mul(64).min(range.end);
+        words[(at / 64) as usize] &= !(u64::MAX << (at % 64) & last_mask(next));
+        at = next;
+    }
 }
 
 /// How many bits are set.

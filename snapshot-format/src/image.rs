@@ -61,6 +61,9 @@ pub(crate) enum Access {
     Read,
     /// Nobody else may have it.
     Write,
+    /// For giving blocks of zeros back: others may read it and have it mapped; nobody may be
+    /// changing it.
+    Punch,
 }
 
 impl Image {
@@ -130,13 +133,13 @@ impl Image {
 /// A regular file, locked.
 pub(crate) fn open_file(path: &Path, access: Access) -> Result<File, OpenImageError> {
     let failed = |source| OpenImageError::Open { path: path.to_owned(), source };
-    let write = access == Access::Write;
+    let (write, alone) = (access != Access::Read, access == Access::Write);
     // Looked at before it is opened: to open a pipe is to wait for who writes to it.
     if !fs::metadata(path).map_err(failed)?.is_file() {
         return Err(OpenImageError::NotAFile(path.to_owned()));
     }
     let file = OpenOptions::new().read(true).write(write).open(path).map_err(failed)?;
-    let locked = if write { file.try_lock() } else { file.try_lock_shared() };
+    let locked = if alone { file.try_lock() } else { file.try_lock_shared() };
     match locked {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenImageError::InUse(path.to_owned())),

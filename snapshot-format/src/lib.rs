@@ -4,7 +4,8 @@
 //! fetched at once. The [`Map`] beside an image (`memory.map` beside `memory.img`) tells the
 //! state of every page and binds memory, VM state and disk of one generation by an [`ImageId`].
 //! [`sparsify()`] finds an image's zero pages, gives their blocks back to the filesystem and
-//! yields its map; [`verify_image`] tells whether the two still belong together.
+//! yields its map; [`refresh()`] brings that up to date where the image was written to, beside a
+//! stopped VM that has it mapped; [`verify_image`] tells whether the two still belong together.
 //!
 //! [`pack()`] writes the [`Archive`] of an [`Image`], a seekable zstd file with the [`WorkingSet`]
 //! first, and [`Archive::unpack`] restores it. [`diff()`] makes a layer of what changed, which
@@ -52,7 +53,8 @@ pub use layer::{
 pub use map::{MAX_MEM_SIZE, Map, OpenMapError, TooManyWindows, WithoutParent, WriteMapError};
 pub use read_at::ReadAt;
 pub use sparsify::{
-    Punching, Sparsified, SparsifyError, SparsifyOptions, ToCopy, ToPunch, sparsify, sparsify_to,
+    Known, Punching, RefreshError, Sparsified, SparsifyError, SparsifyOptions, ToCopy, ToPunch,
+    refresh, sparsify, sparsify_to,
 };
 pub use units::{
     Counts, MAX_WINDOWS, PAGE, PageState, PageStates, Run, Runs, UnknownPage, WindowSize,

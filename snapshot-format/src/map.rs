@@ -231,6 +231,11 @@ impl Map {
         self.checksums.is_some()
     }
 
+    /// Those of all windows, where the map has them.
+    pub(crate) fn checksums(&self) -> Option<impl Iterator<Item = u64>> {
+        self.checksums.as_ref().map(Checksums::iter)
+    }
+
     /// What a wake touches first.
     pub fn working_set(&self) -> &WorkingSet {
         &self.working_set

@@ -1,26 +1,32 @@
 //! Finds an image's zero pages: gives their blocks back in place, or leaves them out of a copy.
 
 mod copy;
+mod plan;
 mod punch;
+mod refresh;
 mod scan;
+mod source;
 mod walk;
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::draft::{Draft, WriteFileError};
 use crate::id::ImageId;
-use crate::image::{Access, Image, OpenImageError, open_file};
+use crate::image::{Access, Image, OpenImageError};
 use crate::map::{MAX_MEM_SIZE, Map, TooManyWindows};
 use crate::units::{PAGE, PageStates, WindowSize};
 use crate::work::{Cancelled, Work};
 
+use plan::Plan;
+use source::{Source, allocated};
+
 pub use punch::Punching;
 pub(crate) use punch::punch;
+pub use refresh::{Known, RefreshError, refresh};
 
-/// How to go about [`sparsify()`] and [`sparsify_to`].
+/// How to go about [`sparsify()`], [`sparsify_to`] and [`refresh()`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SparsifyOptions<'a> {
     /// Threads, of which there are never more than pieces of 16 MiB, and progress in bytes of the
@@ -28,7 +34,8 @@ pub struct SparsifyOptions<'a> {
     pub work: Work<'a>,
     /// Only look; no file is changed or made.
     pub dry_run: bool,
-    /// The windows of the map; none: [`WindowSize::for_image`].
+    /// The windows of the map; none: [`WindowSize::for_image`]. A [`refresh()`] of a [`Known`] map keeps
+    /// that one's.
     pub window: Option<WindowSize>,
     /// Have the image, or the copy, durable before returning. A map must never be more durable
     /// than what it speaks of, so whoever writes one and does not ask for this syncs the image
@@ -39,12 +46,14 @@ pub struct SparsifyOptions<'a> {
     pub replace: bool,
 }
 
-/// What [`sparsify()`] or [`sparsify_to`] found and did.
+/// What [`sparsify()`], [`sparsify_to`] or [`refresh()`] found and did.
 #[derive(Clone, Debug)]
 pub struct Sparsified {
     found: scan::Found,
     /// Whether blocks could be given back.
     pub punching: Punching,
+    /// How many bytes of the image were read: no holes, and nothing that was known before.
+    pub read_bytes: u64,
     /// How many bytes of zeros that occupied blocks were punched out.
     pub punched_bytes: u64,
     /// What the image occupied on disk before, in bytes.
@@ -136,7 +145,7 @@ impl Sparsified {
     /// The map to write beside the image, or beside its copy: of a whole image that is called
     /// `image_id`, with the checksums of its windows.
     pub fn into_map(self, image_id: ImageId) -> Map {
-        let scan::Found { states, window, checksums } = self.found;
+        let scan::Found { states, window, checksums, read_bytes: _ } = self.found;
         Map::new(image_id, None, window, states)
             .expect("a scan finds only DATA and ZERO")
             .with_checksums(checksums)
@@ -174,7 +183,7 @@ pub fn sparsify_to(
         return Err(SparsifyError::OntoItself(path.to_owned()));
     }
     if options.dry_run {
-        return image.0.look(options);
+        return image.look(options);
     }
     let copy = Draft::claim(out, options.replace)?;
     // Not synced twice.
@@ -201,22 +210,24 @@ impl ToPunch {
 
     /// Does what [`sparsify()`] does.
     pub fn punch(&self, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
-        self.punch_by(options, punch::punch_hole)
+        self.punch_by(self.0.plan(options)?, options, punch::punch_hole)
     }
 
     fn punch_by(
         &self,
+        plan: Plan,
         options: &SparsifyOptions<'_>,
         punch: punch::Punch,
     ) -> Result<Sparsified, SparsifyError> {
         let source = &self.0;
         if options.dry_run {
-            return source.look(options);
+            return source.look(plan, options.work);
         }
         let puncher = punch::Puncher::new(&source.file, source.mem_size, punch);
-        let found = source.scan(options, &puncher)?;
+        let found = source.scan(plan, options.work, &puncher)?;
         let failed = |error| SparsifyError::Sync { path: source.path.clone(), source: error };
         if options.sync {
+            options.work.check()?;
             source.file.sync_data().map_err(failed)?;
         }
         Ok(Sparsified {
@@ -246,7 +257,7 @@ impl ToCopy {
 
     /// Only looks, as a dry run does.
     pub fn look(&self, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
-        self.0.look(options)
+        self.0.look(self.0.plan(options)?, options.work)
     }
 
     /// The image with the map of what was found in it, under the same lock: it need not be looked at
@@ -264,7 +275,7 @@ impl ToCopy {
     ) -> Result<Sparsified, SparsifyError> {
         let source = &self.0;
         if options.dry_run {
-            return source.look(options);
+            return self.look(options);
         }
         let failed = |offset| move |error| SparsifyError::Write { offset, source: error };
         let there = copy.metadata().map_err(failed(0))?;
@@ -276,72 +287,13 @@ impl ToCopy {
             copy.set_len(0).map_err(failed(0))?;
         }
         copy.set_len(source.mem_size).map_err(failed(source.mem_size))?;
-        let found = source.scan(options, &copy::Copier(copy))?;
+        let found = source.scan(source.plan(options)?, options.work, &copy::Copier(copy))?;
         if options.sync {
             copy.sync_all().map_err(failed(0))?;
         }
         let allocated_after = allocated(&copy.metadata().map_err(failed(0))?);
         Ok(Sparsified { allocated_after, ..source.unchanged(found) })
     }
-}
-
-/// An image that is open, locked and within our limits.
-#[derive(Debug)]
-struct Source {
-    path: PathBuf,
-    file: File,
-    mem_size: u64,
-    before: Metadata,
-}
-
-impl Source {
-    fn open(path: &Path, access: Access) -> Result<Self, SparsifyError> {
-        let file = open_file(path, access)?;
-        // Only now: before we had the lock the file may have grown.
-        let before = file
-            .metadata()
-            .map_err(|source| OpenImageError::Open { path: path.to_owned(), source })?;
-        let mem_size = before.len();
-        if mem_size > MAX_MEM_SIZE {
-            return Err(SparsifyError::TooLarge { mem_size });
-        }
-        Ok(Self { path: path.to_owned(), file, mem_size, before })
-    }
-
-    fn is(&self, other: &Metadata) -> bool {
-        (self.before.dev(), self.before.ino()) == (other.dev(), other.ino())
-    }
-
-    fn scan(
-        &self,
-        options: &SparsifyOptions<'_>,
-        target: &impl scan::Target,
-    ) -> Result<scan::Found, SparsifyError> {
-        let window = options.window.unwrap_or_else(|| WindowSize::for_image(self.mem_size));
-        TooManyWindows::check(window, self.mem_size)?;
-        scan::image(&self.file, self.mem_size, window, options.work, target)
-    }
-
-    fn look(&self, options: &SparsifyOptions<'_>) -> Result<Sparsified, SparsifyError> {
-        self.scan(options, &scan::Looker).map(|found| self.unchanged(found))
-    }
-
-    /// `found`, and nothing done.
-    fn unchanged(&self, found: scan::Found) -> Sparsified {
-        let allocated = allocated(&self.before);
-        Sparsified {
-            found,
-            punching: Punching::Off,
-            punched_bytes: 0,
-            allocated_before: allocated,
-            allocated_after: allocated,
-        }
-    }
-}
-
-fn allocated(meta: &Metadata) -> u64 {
-    // POSIX leaves the unit open; on Linux it is 512 bytes on every filesystem.
-    meta.blocks() * 512
 }
 
 /// What is read at once, in bytes: large enough that a system call is nothing beside the copy, and

@@ -44,4 +44,9 @@ impl Work<'_> {
     pub(crate) fn advance(&self, bytes: u64) -> Result<(), Cancelled> {
         self.progress.map_or(Ok(()), |progress| progress.advance(bytes))
     }
+
+    /// Whether it is to go on.
+    pub(crate) fn check(&self) -> Result<(), Cancelled> {
+        self.progress.map_or(Ok(()), Progress::check)
+    }
 }

@@ -5,14 +5,15 @@ use std::hash::Hasher as _;
 use std::mem;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use twox_hash::xxhash3_64::Hasher;
 
+use super::plan::Plan;
 use super::walk::{Piece, Walker};
 use super::{BUFFER, PIECE, SparsifyError};
 use crate::bits;
-use crate::extents::extents;
-use crate::packed::EMPTY_CHECKSUM;
+use crate::extents::extents_in;
 use crate::units::{PAGE, PageStates, WindowSize};
 use crate::work::{Work, parallel};
 use crate::zero::{self, IsZero};
@@ -43,41 +44,51 @@ pub(super) struct Found {
     pub(super) window: WindowSize,
     /// One for each window, as [`crate::packed::checksum`] has it.
     pub(super) checksums: Vec<u64>,
+    /// How many bytes were read.
+    pub(super) read_bytes: u64,
 }
 
-/// Looks at every page of an image of `mem_size` bytes.
+/// Looks at the pages of an image that its plan has to be looked at. When it has ended, in whatever
+/// way, the target hears of nothing more; and of next to nothing after somebody has had it end.
 pub(super) fn image(
     file: &File,
-    mem_size: u64,
-    window: WindowSize,
+    plan: Plan,
     work: Work<'_>,
     target: &impl Target,
 ) -> Result<Found, SparsifyError> {
-    let mut data = vec![0; bits::words(mem_size.div_ceil(PAGE)) as usize];
-    let mut checksums = vec![EMPTY_CHECKSUM; window.count(mem_size) as usize];
+    let Plan { mem_size, window, mut data, mut checksums, places } = plan;
     work.expect(mem_size);
     let pieces = mem_size.div_ceil(PIECE) as usize;
-    let walker =
-        Walker::new(extents(file, mem_size), mem_size, work, window, &mut data, &mut checksums);
-    let is_zero = zero::fastest();
+    let extents = extents_in(file, mem_size, places);
+    let walker = Walker::new(extents, mem_size, work, window, &mut data, &mut checksums);
+    let shared =
+        Shared { file, target, work, is_zero: zero::fastest(), read_bytes: AtomicU64::new(0) };
     parallel(
         work.threads_for(pieces),
         walker,
         || vec![0; BUFFER],
         |buffer, piece| {
             let length = piece.length;
-            Scan::new(file, target, is_zero, window, piece).run(buffer)?;
+            Scan::new(&shared, window, piece).run(buffer)?;
             Ok(work.advance(length)?)
         },
     )?;
-    Ok(Found { states: PageStates::of_full_image(mem_size, data), window, checksums })
+    let read_bytes = shared.read_bytes.into_inner();
+    Ok(Found { states: PageStates::of_full_image(mem_size, data), window, checksums, read_bytes })
+}
+
+/// What all threads have in common.
+struct Shared<'a, T> {
+    file: &'a File,
+    target: &'a T,
+    work: Work<'a>,
+    is_zero: IsZero,
+    read_bytes: AtomicU64,
 }
 
 /// One piece being looked at.
 struct Scan<'a, T> {
-    file: &'a File,
-    target: &'a T,
-    is_zero: IsZero,
+    shared: &'a Shared<'a, T>,
     /// Where the piece starts in the image.
     start: u64,
     extents: Vec<Range<u64>>,
@@ -88,16 +99,10 @@ struct Scan<'a, T> {
 }
 
 impl<'a, T: Target> Scan<'a, T> {
-    fn new(
-        file: &'a File,
-        target: &'a T,
-        is_zero: IsZero,
-        window: WindowSize,
-        piece: Piece<'a>,
-    ) -> Self {
+    fn new(shared: &'a Shared<'a, T>, window: WindowSize, piece: Piece<'a>) -> Self {
         let Piece { start, length: _, extents, data, checksums } = piece;
         let checksums = Checksums::new(window, checksums);
-        Self { file, target, is_zero, start, extents, data, checksums, zeros: 0..0 }
+        Self { shared, start, extents, data, checksums, zeros: 0..0 }
     }
 
     fn run(mut self, buffer: &mut [u8]) -> Result<(), SparsifyError> {
@@ -107,9 +112,12 @@ impl<'a, T: Target> Scan<'a, T> {
             while at < extent.end {
                 let length = (extent.end - at).min(buffer.len() as u64);
                 let part = &mut buffer[..length as usize];
-                self.file
+                self.shared.work.check()?;
+                self.shared
+                    .file
                     .read_exact_at(part, at)
                     .map_err(|source| SparsifyError::Read { offset: at, source })?;
+                self.shared.read_bytes.fetch_add(length, Ordering::Relaxed);
                 self.part(at, part)?;
                 at += length;
             }
@@ -125,7 +133,7 @@ impl<'a, T: Target> Scan<'a, T> {
         for (number, page) in part.chunks(PAGE as usize).enumerate() {
             let start = number * PAGE as usize;
             let end = start + page.len();
-            if (self.is_zero)(page) {
+            if (self.shared.is_zero)(page) {
                 self.end_of_data(offset, part, mem::replace(&mut data, end..end))?;
                 self.zeros.end = offset + end as u64;
             } else {
@@ -151,35 +159,40 @@ impl<'a, T: Target> Scan<'a, T> {
         let offset = offset + data.start as u64;
         let bytes = &part[data];
         self.checksums.add(offset - self.start, bytes);
-        self.target.data(offset, bytes)
+        self.shared.target.data(offset, bytes)
     }
 
     fn end_of_zeros(&self) -> Result<(), SparsifyError> {
-        if self.zeros.is_empty() { Ok(()) } else { self.target.zeros(self.zeros.clone()) }
+        if self.zeros.is_empty() {
+            return Ok(());
+        }
+        self.shared.work.check()?;
+        self.shared.target.zeros(self.zeros.clone())
     }
 }
 
-/// The checksums of a piece's windows, in the making: the piece starts where a window does.
+/// The checksums of a piece's windows, in the making: the piece starts where a window does. Those of
+/// windows that nothing comes for stay as they are.
 struct Checksums<'a> {
     window: WindowSize,
     checksums: &'a mut [u64],
     /// The window that is being hashed.
-    open: usize,
+    open: Option<usize>,
     hasher: Hasher,
 }
 
 impl<'a> Checksums<'a> {
     fn new(window: WindowSize, checksums: &'a mut [u64]) -> Self {
-        Self { window, checksums, open: 0, hasher: Hasher::new() }
+        Self { window, checksums, open: None, hasher: Hasher::new() }
     }
 
     /// DATA pages at `offset` in the piece, behind all that came before.
     fn add(&mut self, mut offset: u64, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let window = (offset / self.window.bytes()) as usize;
-            if window != self.open {
+            if self.open != Some(window) {
                 self.close();
-                self.open = window;
+                self.open = Some(window);
             }
             let room = self.window.bytes() - offset % self.window.bytes();
             let (here, rest) = bytes.split_at(bytes.len().min(room as usize));
@@ -189,8 +202,10 @@ impl<'a> Checksums<'a> {
         }
     }
 
-    /// Nothing more comes for the open window. One that nothing came for has the checksum of nothing.
+    /// Nothing more comes for the open window.
     fn close(&mut self) {
-        self.checksums[self.open] = mem::take(&mut self.hasher).finish();
+        if let Some(window) = self.open.take() {
+            self.checksums[window] = mem::take(&mut self.hasher).finish();
+        }
     }
 }

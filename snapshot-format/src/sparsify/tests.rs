@@ -1,10 +1,12 @@
 mod copying;
 mod in_place;
+mod refreshing;
 mod scanning;
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;

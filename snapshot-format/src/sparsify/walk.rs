@@ -44,7 +44,7 @@ pub(super) struct Walker<'a, I> {
 }
 
 impl<'a, I: Iterator<Item = Extent>> Walker<'a, I> {
-    /// `extents` are those of the image as [`crate::extents::extents`] finds them, `data` and
+    /// `extents` are those of the image as [`crate::extents::extents_in`] finds them, `data` and
     /// `checksums` are as long as it is.
     pub(super) fn new(
         extents: I,

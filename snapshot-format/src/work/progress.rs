@@ -44,6 +44,10 @@ impl Progress {
 
     pub(super) fn advance(&self, bytes: u64) -> Result<(), Cancelled> {
         self.done.fetch_add(bytes, Ordering::Relaxed);
+        self.check()
+    }
+
+    pub(super) fn check(&self) -> Result<(), Cancelled> {
         if self.cancelled.load(Ordering::Relaxed) { Err(Cancelled) } else { Ok(()) }
     }
 }

@@ -7,7 +7,8 @@ use crate::sparsify::punch::punch_hole;
 
 /// Sparsifies where holes are punched by `punch`.
 fn by(path: &Path, punch: punch::Punch) -> Result<Sparsified, SparsifyError> {
-    ToPunch::open(path)?.punch_by(&quick(), punch)
+    let image = ToPunch::open(path)?;
+    image.punch_by(image.0.plan(&quick())?, &quick(), punch)
 }
 
 proptest! {

@@ -115,7 +115,8 @@ fn an_image_that_shrinks_meanwhile_is_an_error() {
     }
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&vec![1; PIECE as usize]).unwrap();
-    let scanned = scan::image(&file, PIECE, WindowSize::DEFAULT, on_threads(1), &Shrinker(&file));
+    let plan = Plan::all(PIECE, WindowSize::DEFAULT).unwrap();
+    let scanned = scan::image(&file, plan, on_threads(1), &Shrinker(&file));
     let failed = scanned.unwrap_err();
     assert!(
         matches!(&failed, SparsifyError::Read { offset, source }
