@@ -10,6 +10,7 @@ use pingora_http::ResponseHeader;
 use rouse_gate::Refusal;
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::signature::ERROR_HEADER;
+use rouse_protocol::wake::FailureCode;
 
 /// How much of a request body is read and thrown away after an answer that did not need it, so
 /// that closing the connection does not tear the answer out of the client's hands.
@@ -142,12 +143,26 @@ impl Answer {
                 "The site is out of order",
                 "The site failed to start too often, or a check of it failed. It needs its operator.",
             ),
-            Refusal::WakeFailed(_) => Self::new(
-                UNAVAILABLE,
-                "wake-failed",
-                "The site could not be started",
-                "The last attempt to start the site failed. There will be another.",
-            ),
+            Refusal::WakeFailed(failure) => match failure.code {
+                FailureCode::Backoff => Self::new(
+                    UNAVAILABLE,
+                    "backoff",
+                    "The site could not be started",
+                    "The last attempts to start the site failed. The next is not due yet.",
+                ),
+                FailureCode::Full => Self::new(
+                    UNAVAILABLE,
+                    "node-full",
+                    "This server is full",
+                    "There is no room on this server to start the site now. Others may go to sleep.",
+                ),
+                _ => Self::new(
+                    UNAVAILABLE,
+                    "wake-failed",
+                    "The site could not be started",
+                    "The last attempt to start the site failed. There will be another.",
+                ),
+            },
             Refusal::NotServing => Self::new(
                 UNAVAILABLE,
                 "not-serving",
@@ -269,7 +284,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rouse_protocol::wake::{FailureCode, WakeFailure};
+    use rouse_protocol::wake::WakeFailure;
 
     use super::*;
 
@@ -305,7 +320,17 @@ mod tests {
             (Refusal::WakerUnreachable(text()), 503, "waker-unreachable", Some(1)),
             (Refusal::Parked(text()), 503, "parked", None),
             (Refusal::from_failure(failure(FailureCode::Parked)), 503, "parked", None),
-            (Refusal::from_failure(failure(FailureCode::Backoff)), 503, "wake-failed", Some(1)),
+            (Refusal::from_failure(failure(FailureCode::Backoff)), 503, "backoff", Some(1)),
+            (Refusal::from_failure(failure(FailureCode::Full)), 503, "node-full", Some(1)),
+            (Refusal::from_failure(failure(FailureCode::Vmm)), 503, "wake-failed", Some(1)),
+            (Refusal::from_failure(failure(FailureCode::Storage)), 503, "wake-failed", Some(1)),
+            (Refusal::from_failure(failure(FailureCode::Locked)), 503, "wake-failed", Some(1)),
+            (
+                Refusal::from_failure(failure(FailureCode::Stopping)),
+                503,
+                "waker-unreachable",
+                Some(1),
+            ),
             (Refusal::from_failure(failure(FailureCode::Removed)), 404, "unknown-host", None),
             (Refusal::NotServing, 503, "not-serving", Some(5)),
             (Refusal::Removed, 404, "unknown-host", None),

@@ -75,11 +75,37 @@ async fn a_failed_wake_is_503_and_the_next_visitor_starts_another() {
     };
     let world = World::with("", |plan| plan.wake = Wake::Fails(failure(Some(2_100)))).await;
     let reply = world.get("/").await;
-    check(&reply, 503, "wake-failed", true);
+    check(&reply, 503, "backoff", true);
     assert_eq!(reply.header("retry-after"), Some("3"));
     world.waker.plan(Wake::Runs(Duration::ZERO));
     assert_eq!(world.get("/").await.status, 200);
     assert_eq!(world.waker.wakes(), 2);
+}
+
+#[tokio::test]
+async fn each_kind_of_failed_wake_has_its_own_answer() {
+    let world = World::new("").await;
+    for (failed, retry_after_ms, code, retry_after) in [
+        (FailureCode::Backoff, Some(60_000), "backoff", Some("60")),
+        (FailureCode::Backoff, None, "backoff", Some("5")),
+        (FailureCode::Full, Some(10_000), "node-full", Some("10")),
+        (FailureCode::Full, None, "node-full", Some("5")),
+        (FailureCode::Vmm, Some(500), "wake-failed", Some("1")),
+        (FailureCode::Storage, Some(500), "wake-failed", Some("1")),
+        (FailureCode::Locked, None, "wake-failed", Some("5")),
+        (FailureCode::Stopping, None, "waker-unreachable", Some("1")),
+        // Coming again changes nothing, whatever the waker says.
+        (FailureCode::Parked, None, "parked", None),
+        (FailureCode::Parked, Some(1_000), "parked", None),
+    ] {
+        let detail = "the disk's secret name".to_owned();
+        world.waker.plan(Wake::Fails(WakeFailure { code: failed, detail, retry_after_ms }));
+        let reply = world.get("/").await;
+        check(&reply, 503, code, retry_after.is_some());
+        assert_eq!(reply.header("retry-after"), retry_after, "{failed:?}");
+        assert!(!reply.body.contains("secret"), "{failed:?}");
+    }
+    assert_eq!(world.proxy.metric("rouse_holds_total{end=\"parked\"}").await, 2.0);
 }
 
 #[tokio::test]
