@@ -2,10 +2,11 @@
 //!
 //! | metric | labels | meaning |
 //! | --- | --- | --- |
-//! | `rouse_wake_seconds` | `outcome`: `resumed`, `cold`, `awake`, `failed` | from the first visitor to an open gate, or to the failure |
+//! | `rouse_wake_seconds` | `outcome`: `resumed`, `cold`, `unpaused`, `awake`, `failed` | from the first visitor to an open gate, or to the failure |
 //! | `rouse_wake_phase_seconds` | `phase` | one wake's phases, as its first served visitor met them |
 //! | `rouse_wake_own_seconds` | | the part of it that is not VMM, guest or app |
 //! | `rouse_visitor_wake_seconds` | | a held visitor's time from arrival to response header |
+//! | `rouse_served_total` | `end`: `told`, `refused`, `unreachable` | first bytes of a life, by what became of telling the waker |
 //! | `rouse_holds` | | visitors held now |
 //! | `rouse_holds_total` | `end` | holds that ended |
 //! | `rouse_apps` | `state` | apps, by what the waker said last (origins are `awake`) |
@@ -22,7 +23,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use rouse_gate::times::Shares;
-use rouse_gate::{Gate, HoldEnd, Observer, WakeEnd};
+use rouse_gate::{Gate, HoldEnd, Observer, TellEnd, WakeEnd};
 use rouse_protocol::wake::Phase;
 
 /// 1 ms to 300 s, dense where a wake is felt.
@@ -34,8 +35,8 @@ const SECONDS: [f64; 28] = [
 const OWN: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.025, 0.1];
 /// The states that an app can be in, so that each is there when it is 0.
-const STATES: [&str; 7] =
-    ["asleep", "waking", "awake", "draining", "snapshotting", "failed", "parked"];
+const STATES: [&str; 8] =
+    ["asleep", "waking", "awake", "draining", "paused", "snapshotting", "failed", "parked"];
 const CLASSES: [&str; 7] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx", "ours"];
 
 /// The counters of one proxy, in a registry of their own.
@@ -45,6 +46,7 @@ pub struct Metrics {
     phase: HistogramVec,
     own: Histogram,
     visitor: Histogram,
+    served: IntCounterVec,
     holds_ended: IntCounterVec,
     holds: IntGauge,
     in_flight: IntGauge,
@@ -91,6 +93,13 @@ impl Metrics {
                 )
                 .buckets(SECONDS.to_vec()),
             )?,
+            served: IntCounterVec::new(
+                Opts::new(
+                    "rouse_served_total",
+                    "First bytes of a life, by what became of telling the waker.",
+                ),
+                &["end"],
+            )?,
             holds_ended: IntCounterVec::new(
                 Opts::new("rouse_holds_total", "Holds that ended, by how."),
                 &["end"],
@@ -105,11 +114,12 @@ impl Metrics {
             requests: CLASSES.map(|class| requests.with_label_values(&[class])),
             registry,
         };
-        let all: [Box<dyn Collector>; 10] = [
+        let all: [Box<dyn Collector>; 11] = [
             Box::new(metrics.wake.clone()),
             Box::new(metrics.phase.clone()),
             Box::new(metrics.own.clone()),
             Box::new(metrics.visitor.clone()),
+            Box::new(metrics.served.clone()),
             Box::new(metrics.holds_ended.clone()),
             Box::new(metrics.holds.clone()),
             Box::new(metrics.in_flight.clone()),
@@ -128,7 +138,10 @@ impl Metrics {
         for end in HoldEnd::ALL {
             metrics.holds_ended.with_label_values(&[end.as_str()]);
         }
-        for outcome in ["resumed", "cold", "awake", "failed"] {
+        for end in TellEnd::ALL {
+            metrics.served.with_label_values(&[end.as_str()]);
+        }
+        for outcome in ["resumed", "cold", "unpaused", "awake", "failed"] {
             metrics.wake.with_label_values(&[outcome]);
         }
         for phase in Phase::ALL {
@@ -195,5 +208,9 @@ impl Observer for Metrics {
                 self.phase.with_label_values(&[phase.as_str()]).observe(took);
             }
         }
+    }
+
+    fn served_told(&self, end: TellEnd) {
+        self.served.with_label_values(&[end.as_str()]).inc();
     }
 }

@@ -246,7 +246,7 @@ impl Rouse {
             return Ok(());
         }
         visit.answered = true;
-        if let Some(woken) = visitor.answered() {
+        if let Some(woken) = self.inner.gate.answered(visitor) {
             self.inner.metrics.visitor_served(&woken.shares, woken.first);
             response.insert_header(WAKE, woken.word)?;
             response.append_header(SERVER_TIMING, woken.shares.server_timing())?;

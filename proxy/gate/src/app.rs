@@ -6,6 +6,8 @@
 //! is a level, not an edge. An era ends (its semaphore closes) when its wake fails or its gate
 //! closes, and everybody in it looks again.
 
+mod said;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +16,17 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rouse_protocol::app::{AppId, Generation, Host};
 use rouse_protocol::signature::AgentKey;
-use rouse_protocol::wake::{Ready, SleepReason};
+use rouse_protocol::wake::{Outcome, Ready};
 use rouse_protocol::watch::{AppState, Policy};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::activity::Activity;
+use crate::known::Known;
 use crate::outside::{Dialer, Upstream};
 use crate::refusal::Refusal;
+use crate::served::{FirstByte, Telling};
 use crate::times::WakeTimes;
-
-/// How far apart the watch and the answer to a wake, on two connections, may reach us.
-const SETTLED: Duration = Duration::from_secs(1);
 
 /// An app as this proxy knows it.
 pub struct App {
@@ -36,6 +37,8 @@ pub struct App {
     pub(crate) activity: Activity,
     /// How many visitors are held.
     pub(crate) holds: AtomicUsize,
+    /// What the waker is still to be told.
+    pub(crate) telling: Telling,
     hosts: ArcSwap<Vec<Host>>,
     policy: ArcSwap<Policy>,
     known: watch::Sender<Known>,
@@ -53,13 +56,8 @@ pub struct Open {
     pub upstream: Arc<dyn Upstream>,
     /// The wake that opened it; none for an app that never sleeps.
     pub wake: Option<Arc<WakeTimes>>,
-}
-
-/// What the waker said last.
-#[derive(Clone, Debug)]
-pub(crate) struct Known {
-    pub(crate) state: AppState,
-    pub(crate) generation: Generation,
+    /// Shared by all openings to what one wake of the waker's brought up.
+    pub(crate) first: Arc<FirstByte>,
 }
 
 struct Inner {
@@ -70,6 +68,10 @@ struct Inner {
     /// The newest wake that failed, and what its visitors are told.
     failed: Option<(u64, Refusal)>,
     upstream: Option<(SocketAddr, Generation, Arc<dyn Upstream>)>,
+    /// The first byte of the life that was opened last.
+    first: (Generation, Arc<FirstByte>),
+    /// The gate is open though the waker said, maybe before the wake, that the VM stands still.
+    doubted: bool,
 }
 
 enum State {
@@ -124,9 +126,12 @@ impl App {
                 attempts: 0,
                 failed: None,
                 upstream: None,
+                first: (Generation(0), Arc::default()),
+                doubted: false,
             }),
             activity: Activity::new(now),
             holds: AtomicUsize::new(0),
+            telling: Telling::default(),
             hosts: ArcSwap::from_pointee(hosts),
             policy: ArcSwap::from_pointee(policy),
             known: watch::Sender::new(known),
@@ -142,12 +147,7 @@ impl App {
         now: Instant,
     ) -> Self {
         let generation = Generation(0);
-        let ready = Ready {
-            endpoint: address,
-            generation,
-            outcome: rouse_protocol::wake::Outcome::Awake,
-            key: None,
-        };
+        let ready = Ready { endpoint: address, generation, outcome: Outcome::Awake, key: None };
         let policy = Policy { idle_ms: 0, hold_deadline_ms: 0, gate_path: String::new() };
         let upstream = dialer.upstream(&id, address, generation);
         let app =
@@ -158,6 +158,7 @@ impl App {
             key: None,
             upstream,
             wake: None,
+            first: Arc::default(),
         })));
         app
     }
@@ -243,14 +244,20 @@ impl App {
             }
         };
         inner.upstream = Some((ready.endpoint, ready.generation, upstream.clone()));
+        // An app that was awake all along is the same as before, told or not.
+        if ready.outcome != Outcome::Awake || inner.first.0 != ready.generation {
+            inner.first = (ready.generation, Arc::default());
+        }
         let open = Arc::new(Open {
             endpoint: ready.endpoint,
             generation: ready.generation,
             key: ready.key.clone(),
             upstream,
             wake: Some(wake),
+            first: inner.first.1.clone(),
         });
         inner.gate = State::Open(open.clone());
+        inner.doubted = false;
         self.open.store(Some(open));
         inner.era.add_permits(at_once.min(Semaphore::MAX_PERMITS));
     }
@@ -284,101 +291,6 @@ impl App {
         }
     }
 
-    /// The waker asks whether `generation` may sleep. If so the gate is closed when this returns,
-    /// and no connection to it is left.
-    ///
-    /// The order is the point: first close, then look. A visitor is counted before it reads the
-    /// gate, so it is either seen here or finds the gate closed, and then its wake cancels the
-    /// sleep.
-    pub(crate) fn may_sleep(
-        &self,
-        generation: Generation,
-        reason: SleepReason,
-        now: Instant,
-    ) -> bool {
-        let quiet = || match (reason, self.policy.load().idle_ms) {
-            (SleepReason::Operator, _) => self.activity.in_flight() == 0,
-            (SleepReason::Idle, 0) => false,
-            (SleepReason::Idle, ms) => self.activity.idle(now) >= Duration::from_millis(ms),
-        };
-        let mut inner = self.lock();
-        match &inner.gate {
-            // A wake runs here: somebody wants the app, or did a moment ago.
-            State::Waking(_) => false,
-            // An old question; what is open now is a later life.
-            State::Open(open) if open.generation > generation => false,
-            State::Open(_) => {
-                let open = self.open.swap(None);
-                if quiet() {
-                    inner.close(&self.open);
-                    inner.shut();
-                    true
-                } else {
-                    self.open.store(open);
-                    false
-                }
-            }
-            State::Closed => {
-                let quiet = quiet();
-                if quiet {
-                    inner.shut();
-                }
-                quiet
-            }
-        }
-    }
-
-    /// What the waker says of the app now.
-    pub(crate) fn learn(&self, hosts: Vec<Host>, policy: Policy, known: Known, now: Instant) {
-        self.hosts.store(Arc::new(hosts));
-        self.policy.store(Arc::new(policy));
-        let awake = |k: &Known| k.state.ready().map(|r| (r.endpoint, r.generation));
-        let before = awake(&self.known.borrow());
-        let after = awake(&known);
-        if after.is_some() && after != before {
-            self.activity.touch(now);
-        }
-        let mut inner = self.lock();
-        if let State::Open(open) = &inner.gate {
-            let other = after.is_some_and(|(at, life)| {
-                life > open.generation || (life == open.generation && at != open.endpoint)
-            });
-            if other || known.ends(open.generation) {
-                inner.close(&self.open);
-                inner.shut();
-            }
-        }
-        drop(inner);
-        self.known.send_replace(known);
-    }
-
-    /// Is not configured any more.
-    pub(crate) fn remove(&self) {
-        let mut inner = self.lock();
-        let attempts = inner.attempts;
-        inner.failed = Some((attempts, Refusal::Removed));
-        inner.close(&self.open);
-        inner.shut();
-        drop(inner);
-        self.known.send_modify(|known| known.state = AppState::Asleep);
-    }
-
-    /// Returns when the waker says that `generation` is over.
-    pub(crate) async fn over(&self, generation: Generation) {
-        let mut known = self.known.subscribe();
-        // What was said just before may be older than our `ready`; what still stands a while later
-        // is not.
-        known.mark_unchanged();
-        loop {
-            if let Ok(Err(_)) = tokio::time::timeout(SETTLED, known.changed()).await {
-                return;
-            }
-            if known.borrow_and_update().ends(generation) {
-                return;
-            }
-        }
-    }
-
     /// How it is.
     pub fn status(&self, now: Instant) -> Status {
         let known = self.known();
@@ -405,26 +317,11 @@ impl App {
     }
 }
 
-impl Known {
-    /// Whether this says that the life `generation` is over. `waking` says nothing: the waker may
-    /// send it after our own wake has ended, on another connection.
-    fn ends(&self, generation: Generation) -> bool {
-        let over = matches!(
-            self.state,
-            AppState::Asleep
-                | AppState::Paused
-                | AppState::Snapshotting
-                | AppState::Failed { .. }
-                | AppState::Parked { .. }
-        );
-        over && self.generation >= generation
-    }
-}
-
 impl Inner {
     fn close(&mut self, open: &ArcSwapOption<Open>) {
         open.store(None);
         self.gate = State::Closed;
+        self.doubted = false;
         std::mem::replace(&mut self.era, Arc::new(Semaphore::new(0))).close();
     }
 

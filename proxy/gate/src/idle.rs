@@ -1,4 +1,4 @@
-//! Proposing sleep for apps that nobody visits.
+//! Looking at all apps now and then: proposing sleep for those that nobody visits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,6 +41,7 @@ pub(crate) async fn sweep(gate: Arc<Gate>, waker: Arc<dyn Waker>) {
             continue;
         }
         for app in gate.apps() {
+            app.settle(now);
             let Some(generation) = due(&app, now) else { continue };
             if after.contains_key(app.id()) {
                 continue;

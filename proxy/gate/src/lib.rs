@@ -6,7 +6,7 @@
 //!
 //! 1. [`Gate::enter`] gives the [`Visitor`] of a host, or says that nobody serves it.
 //! 2. [`Visitor::enter_open`] costs next to nothing while the app is awake; else [`Gate::hold`] waits for it.
-//! 3. [`Visitor::answered`] when the response header comes; dropping the visitor ends its stay.
+//! 3. [`Gate::answered`] when the response header comes; dropping the visitor ends its stay.
 //!
 //! | module | decides, without I/O |
 //! | --- | --- |
@@ -14,6 +14,7 @@
 //! | [`schedule`] | when to probe again, and how long to wait |
 //! | [`times`] | what part of a wait was whose |
 //! | `app` | the gate of one app: closed, waking, open, failed; who joins and who starts |
+//! | `known` | what the waker's last word means for an open gate |
 //! | [`activity`] | whether an app is idle |
 #![forbid(unsafe_code)]
 
@@ -22,11 +23,13 @@ mod app;
 mod gate;
 mod hold;
 mod idle;
+mod known;
 mod observer;
 mod outside;
 mod probing;
 mod refusal;
 pub mod schedule;
+mod served;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -37,7 +40,7 @@ mod wake;
 
 pub use app::{App, Open, Status};
 pub use gate::{Gate, Limits, Settings};
-pub use observer::{HoldEnd, Observer, WakeEnd};
+pub use observer::{HoldEnd, Observer, TellEnd, WakeEnd};
 pub use outside::{Dialer, Events, Probe, Prober, Upstream, Waker};
 pub use refusal::Refusal;
 pub use visitor::{Visitor, Woken};

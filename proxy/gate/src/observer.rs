@@ -80,6 +80,31 @@ pub enum WakeEnd<'a> {
     Refused(&'a Refusal),
 }
 
+/// What became of telling the waker that the first byte of a life has gone out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TellEnd {
+    /// It knows.
+    Told,
+    /// It did not take it.
+    Refused,
+    /// It could not be reached, or not before there was something newer to tell.
+    Unreachable,
+}
+
+impl TellEnd {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Told, Self::Refused, Self::Unreachable];
+
+    /// The word in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Told => "told",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
 /// Whoever counts. Called from hot paths: must not block.
 pub trait Observer: Send + Sync + 'static {
     /// A hold ended.
@@ -88,6 +113,8 @@ pub trait Observer: Send + Sync + 'static {
     fn wake_ended(&self, _end: WakeEnd<'_>, _took: Duration) {}
     /// A held visitor got its response header. `first` is true for one visitor of each wake.
     fn visitor_served(&self, _shares: &Shares, _first: bool) {}
+    /// The waker was told of a first byte, or could not be.
+    fn served_told(&self, _end: TellEnd) {}
 }
 
 impl Observer for () {}

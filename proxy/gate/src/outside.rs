@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::client::{Client, ClientError, Lines};
-use rouse_protocol::wake::{Agreement, SleepReport, SleepRequest, WakeEvent};
+use rouse_protocol::wake::{Agreement, Served, SleepReport, SleepRequest, WakeEvent};
 use rouse_protocol::watch::WatchEvent;
 use tokio::time::Instant;
 
@@ -30,6 +30,8 @@ pub trait Waker: Send + Sync + 'static {
     async fn sleep(&self, app: &AppId, request: &SleepRequest) -> Result<SleepReport, ClientError>;
     /// Says whether a draining `app` may sleep as far as this proxy goes.
     async fn agree(&self, app: &AppId, agreement: &Agreement) -> Result<(), ClientError>;
+    /// Tells that the first byte of an answer has gone out since `app`'s last wake.
+    async fn served(&self, app: &AppId, served: &Served) -> Result<(), ClientError>;
     /// Every app, then every change, as the proxy `name`.
     async fn watch(&self, name: &str) -> Result<Box<dyn Events<WatchEvent>>, ClientError>;
 }
@@ -60,6 +62,10 @@ impl Waker for Client {
 
     async fn agree(&self, app: &AppId, agreement: &Agreement) -> Result<(), ClientError> {
         Client::agree(self, app, agreement).await
+    }
+
+    async fn served(&self, app: &AppId, served: &Served) -> Result<(), ClientError> {
+        Client::served(self, app, served).await
     }
 
     async fn watch(&self, name: &str) -> Result<Box<dyn Events<WatchEvent>>, ClientError> {

@@ -10,8 +10,9 @@ use rouse_protocol::wake::Agreement;
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, WatchEvent};
 use tokio::time::Instant;
 
-use crate::app::{App, Known};
+use crate::app::App;
 use crate::gate::Gate;
+use crate::known::Known;
 use crate::outside::Waker;
 
 /// First pause before another try to reach the waker; doubled each time up to [`MAX_PAUSE`].

@@ -2,7 +2,9 @@
 
 mod holds;
 mod outside;
+mod paused;
 mod properties;
+mod served;
 mod sleeping;
 mod waking;
 
@@ -14,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::{Gate, Limits, Refusal, Settings, Visitor};
+use crate::{Gate, Limits, Refusal, Settings, Visitor, Woken};
 use outside::{Sim, SimDialer, SimProber, SimWaker};
 
 const HOST: &str = "hello.test";
@@ -42,7 +44,7 @@ impl World {
             waker: Some(Arc::new(SimWaker(sim.clone()))),
             prober: prober.clone(),
             dialer: dialer.clone(),
-            observer: Arc::new(()),
+            observer: sim.clone(),
             runtime: Handle::current(),
         };
         let gate = Gate::start(settings, []);
@@ -62,6 +64,11 @@ impl World {
             self.gate.hold(&mut visitor, std::future::pending()).await?;
         }
         Ok(visitor)
+    }
+
+    /// The response header of `visitor` is here.
+    fn answered(&self, visitor: &mut Visitor) -> Option<Woken> {
+        self.gate.answered(visitor)
     }
 
     /// `n` visitors at once, in this order.

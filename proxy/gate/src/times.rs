@@ -13,6 +13,9 @@ use tokio::time::Instant;
 /// The waker's phases, in order.
 const WAKER: [Phase; 5] = [Phase::Queue, Phase::Image, Phase::Vmm, Phase::Load, Phase::Resume];
 
+/// The proxy's own, in order.
+const PROXY: [Phase; 4] = [Phase::Hold, Phase::Gate, Phase::Release, Phase::App];
+
 /// When one wake did what.
 #[derive(Debug)]
 pub struct WakeTimes {
@@ -107,6 +110,11 @@ impl Shares {
     /// How long `phase` took of this visitor's time.
     pub fn get(&self, phase: Phase) -> Duration {
         self.phases[Self::index(phase)]
+    }
+
+    /// The proxy's own phases, for the waker's trace.
+    pub fn of_proxy(&self) -> Vec<PhaseTime> {
+        PROXY.map(|phase| PhaseTime::new(phase, self.get(phase))).into()
     }
 
     /// The value of a `Server-Timing` header: each phase, then `own` and `total`, in milliseconds.

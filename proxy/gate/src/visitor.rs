@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rouse_protocol::wake::Served;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -31,7 +32,8 @@ struct Pass {
 /// What the first response after a wake says of it.
 #[derive(Clone, Debug)]
 pub struct Woken {
-    /// `resumed`, `cold` or `awake` for the visitor who started the wake, `joined` for all others.
+    /// `resumed`, `cold`, `unpaused` or `awake` for the visitor who started the wake, `joined` for
+    /// all others.
     pub word: &'static str,
     /// Whose time it was.
     pub shares: Shares,
@@ -86,15 +88,31 @@ impl Visitor {
         self.pass = None;
     }
 
-    /// Its response header is here: its place goes to the next in the queue. For a visitor that
-    /// was held, what to tell of the wake, once.
-    pub fn answered(&mut self) -> Option<Woken> {
-        let pass = self.pass.take()?;
-        drop(pass.permit);
-        let wake = pass.wake?;
-        let word = if self.started { wake.outcome.as_str() } else { "joined" };
-        let shares = wake.shares(self.arrived, pass.let_go, Instant::now());
-        Some(Woken { word, shares, first: wake.tell() })
+    /// Its response header is here: its place goes to the next in the queue. What to tell it of
+    /// the wake, if it was held, once; and what to tell the waker, if it is the first of its life.
+    pub(crate) fn answered(&mut self) -> (Option<Woken>, Option<Served>) {
+        let pass = self.pass.take();
+        let first = self.open.as_ref().filter(|open| open.wake.is_some() && open.first.take());
+        if pass.is_none() && first.is_none() {
+            return (None, None);
+        }
+        let now = Instant::now();
+        let let_go = pass.as_ref().map(|pass| pass.let_go);
+        let first = first.and_then(|open| {
+            let wake = open.wake.as_ref()?;
+            // One who was not held came after those who left before they were answered.
+            let let_go = let_go.unwrap_or(self.arrived.max(wake.serving));
+            let phases = wake.shares(self.arrived, let_go, now).of_proxy();
+            Some(Served { generation: open.generation, phases })
+        });
+        let woken = pass.and_then(|pass| {
+            drop(pass.permit);
+            let wake = pass.wake?;
+            let word = if self.started { wake.outcome.as_str() } else { "joined" };
+            let shares = wake.shares(self.arrived, pass.let_go, now);
+            Some(Woken { word, shares, first: wake.tell() })
+        });
+        (woken, first)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rouse_protocol::app::Generation;
+use rouse_protocol::wake::Phase;
 use rouse_protocol::watch::AppState;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,6 +19,11 @@ async fn visitor(world: &World) -> TcpStream {
     let mut stream = client::connect(world.proxy.http).await;
     client::send(&mut stream, GET, &[]).await;
     stream
+}
+
+/// Nobody is there any more: an answer is through here a moment after its client has it.
+async fn through(world: &World) {
+    eventually("all are through", async || world.proxy.app().await["in_flight"] == 0).await;
 }
 
 #[tokio::test]
@@ -104,6 +110,74 @@ async fn an_idle_app_is_put_to_sleep_and_its_connections_with_it() {
 }
 
 #[tokio::test]
+async fn a_paused_app_is_woken_in_the_same_life_and_on_new_connections() {
+    let world = World::new("").await;
+    assert_eq!(world.get("/").await.status, 200);
+    let from = world.guest.seen()[0].from;
+    through(&world).await;
+    assert_eq!(world.waker.pause().await, Ok(Generation(1)));
+    eventually("the proxy knows", async || {
+        world.proxy.metric("rouse_apps{state=\"paused\"}").await == 1.0
+    })
+    .await;
+    assert_eq!(world.proxy.app().await["gate"], "closed");
+    let reply = world.get("/").await;
+    assert_eq!((reply.status, reply.header("rouse-wake")), (200, Some("unpaused")));
+    let timing = reply.header("server-timing").unwrap();
+    for name in ["hold;dur=", "resume;dur=", "gate;dur=", "app;dur=", "total;dur="] {
+        assert!(timing.contains(name), "{timing}");
+    }
+    assert_ne!(world.guest.seen()[1].from, from, "a connection of before the pause was used");
+    assert_eq!(world.proxy.app().await["generation"], 1);
+    assert_eq!(world.get("/").await.header("rouse-wake"), None);
+    assert_eq!(world.proxy.metric("rouse_wake_seconds_count{outcome=\"unpaused\"}").await, 1.0);
+    assert_eq!(world.waker.wakes(), 2);
+}
+
+#[tokio::test]
+async fn the_waker_is_told_of_the_first_byte_of_each_wake() {
+    let world = World::new("").await;
+    for _ in 0..3 {
+        assert_eq!(world.get("/").await.status, 200);
+    }
+    let told = async |n: usize| {
+        let name = "rouse_served_total{end=\"told\"}";
+        eventually("it is told", async || world.proxy.metric(name).await == n as f64).await;
+        let served = world.waker.served();
+        assert_eq!(served.len(), n);
+        served[n - 1].clone()
+    };
+    let served = told(1).await;
+    let phases: Vec<_> = served.phases.iter().map(|phase| phase.phase).collect();
+    assert_eq!(served.generation, Generation(1));
+    assert_eq!(phases, [Phase::Hold, Phase::Gate, Phase::Release, Phase::App]);
+    assert!(served.phases.iter().any(|phase| phase.us > 0), "{served:?}");
+
+    through(&world).await;
+    world.waker.pause().await.unwrap();
+    assert_eq!(world.get("/").await.status, 200);
+    assert_eq!(told(2).await.generation, Generation(1));
+    through(&world).await;
+    world.waker.sleep().await.unwrap();
+    assert_eq!(world.get("/").await.status, 200);
+    assert_eq!(told(3).await.generation, Generation(2));
+}
+
+#[tokio::test]
+async fn who_leaves_before_its_answer_leaves_the_telling_to_the_next() {
+    let world = World::new("").await;
+    world.guest.script([Act::Slow(Duration::from_secs(3_600))]);
+    let first = visitor(&world).await;
+    eventually("the app has it", async || world.guest.seen().len() == 1).await;
+    drop(first);
+    through(&world).await;
+    assert!(world.waker.served().is_empty());
+    let reply = world.get("/").await;
+    assert_eq!((reply.status, reply.header("rouse-wake")), (200, None));
+    eventually("the next has told", async || world.waker.served().len() == 1).await;
+}
+
+#[tokio::test]
 async fn what_is_in_flight_keeps_an_app_awake() {
     let world = World::new("").await;
     assert_eq!(world.get("/").await.status, 200);
@@ -113,7 +187,7 @@ async fn what_is_in_flight_keeps_an_app_awake() {
     assert_eq!(world.waker.sleep().await, Err("busy"));
     let reply = client::read(&mut slow).await;
     assert_eq!((reply.status, &*reply.body), (200, "slow"));
-    eventually("it is through", async || world.proxy.app().await["in_flight"] == 0).await;
+    through(&world).await;
     assert_eq!(world.waker.sleep().await, Ok(Generation(1)));
     assert_eq!(world.waker.wakes(), 1, "asking whether it may sleep disturbed nobody");
 }

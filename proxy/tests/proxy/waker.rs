@@ -17,8 +17,8 @@ use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::signature::{AgentKey, DEFAULT_GATE_PATH};
 use rouse_protocol::wake::{
-    Agreement, Outcome, Phase, PhaseTime, Ready, SleepReason, SleepReport, SleepRequest, Tier,
-    WakeEvent, WakeFailure,
+    Agreement, Outcome, Phase, PhaseTime, Ready, Served, SleepReason, SleepReport, SleepRequest,
+    Tier, WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView, Policy, WatchEvent};
 use serde::Serialize;
@@ -57,6 +57,7 @@ struct Shared {
     view: watch::Sender<AppView>,
     wakes: Mutex<usize>,
     agreements: Mutex<Vec<Agreement>>,
+    served: Mutex<Vec<Served>>,
     agreed: watch::Sender<Option<bool>>,
 }
 
@@ -95,6 +96,7 @@ impl StandIn {
             view: watch::Sender::new(view),
             wakes: Mutex::new(0),
             agreements: Mutex::new(Vec::new()),
+            served: Mutex::new(Vec::new()),
             agreed: watch::Sender::new(None),
         });
         let directory = tempfile::tempdir().unwrap();
@@ -110,6 +112,7 @@ impl StandIn {
             .route("/v1/apps/{id}/wake", post(wake))
             .route("/v1/apps/{id}/sleep", post(sleep))
             .route("/v1/apps/{id}/agreement", post(agreement))
+            .route("/v1/apps/{id}/served", post(served))
             .route("/v1/watch", get(watch_apps))
             .with_state(self.shared.clone());
         let listener = UnixListener::bind(&self.socket).unwrap();
@@ -138,6 +141,11 @@ impl StandIn {
         self.shared.agreements.lock().unwrap().clone()
     }
 
+    /// The first bytes that it was told of.
+    pub(crate) fn served(&self) -> Vec<Served> {
+        self.shared.served.lock().unwrap().clone()
+    }
+
     pub(crate) fn state(&self) -> AppState {
         self.shared.view.borrow().state.clone()
     }
@@ -149,7 +157,12 @@ impl StandIn {
 
     /// An operator's sleep.
     pub(crate) async fn sleep(&self) -> Result<Generation, &'static str> {
-        self.shared.sleep(SleepReason::Operator).await
+        self.shared.sleep(SleepReason::Operator, Tier::Image).await
+    }
+
+    /// An operator's sleep that keeps the VM.
+    pub(crate) async fn pause(&self) -> Result<Generation, &'static str> {
+        self.shared.sleep(SleepReason::Operator, Tier::Paused).await
     }
 
     pub(crate) fn directory(&self) -> &std::path::Path {
@@ -172,7 +185,7 @@ impl Shared {
         }
     }
 
-    async fn sleep(&self, reason: SleepReason) -> Result<Generation, &'static str> {
+    async fn sleep(&self, reason: SleepReason, tier: Tier) -> Result<Generation, &'static str> {
         let Some(ready) = self.view.borrow().state.ready().cloned() else {
             return Err("not-awake");
         };
@@ -195,8 +208,12 @@ impl Shared {
             self.tell(AppState::Awake(ready));
             return Err("busy");
         }
-        self.tell(AppState::Snapshotting);
-        self.tell(AppState::Asleep);
+        if tier == Tier::Paused {
+            self.tell(AppState::Paused);
+        } else {
+            self.tell(AppState::Snapshotting);
+            self.tell(AppState::Asleep);
+        }
         Ok(ready.generation)
     }
 }
@@ -236,6 +253,13 @@ async fn wake(State(shared): State<Arc<Shared>>, Path(id): Path<AppId>) -> Respo
         sender.send(line(&WakeEvent::Ready(ready))).unwrap();
         return lines(receiver);
     }
+    if matches!(plan, Wake::Runs(_)) && shared.view.borrow().state == AppState::Paused {
+        let ready = shared.ready(Outcome::Unpaused);
+        shared.tell(AppState::Awake(ready.clone()));
+        sender.send(phase(Phase::Resume, 1)).unwrap();
+        sender.send(line(&WakeEvent::Ready(ready))).unwrap();
+        return lines(receiver);
+    }
     match plan {
         Wake::Fails(failure) => sender.send(line(&WakeEvent::Failed(failure))).unwrap(),
         Wake::BreaksOff => sender.send(phase(Phase::Queue, 1)).unwrap(),
@@ -271,11 +295,12 @@ async fn wake(State(shared): State<Arc<Shared>>, Path(id): Path<AppId>) -> Respo
 
 async fn sleep(State(shared): State<Arc<Shared>>, Path(_): Path<AppId>, body: Bytes) -> Response {
     let request: SleepRequest = serde_json::from_slice(&body).unwrap();
-    match shared.sleep(request.reason).await {
+    let tier = request.tier.unwrap_or(Tier::Image);
+    match shared.sleep(request.reason, tier).await {
         Ok(generation) => {
             let report = SleepReport {
                 generation,
-                tier: Tier::Image,
+                tier,
                 agreed_us: 0,
                 flushed_us: 0,
                 stopped_us: 0,
@@ -296,6 +321,12 @@ async fn agreement(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let agree = agreement.agree;
     shared.agreements.lock().unwrap().push(agreement);
     shared.agreed.send_replace(Some(agree));
+    axum::Json(serde_json::Value::Null).into_response()
+}
+
+async fn served(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+    let served = serde_json::from_slice(&body).unwrap();
+    shared.served.lock().unwrap().push(served);
     axum::Json(serde_json::Value::Null).into_response()
 }
 

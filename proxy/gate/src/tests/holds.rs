@@ -15,7 +15,7 @@ async fn many_visitors_are_one_wake() {
     let mut words = Vec::new();
     while let Some(visit) = visits.join_next().await {
         let (_, visitor) = visit.unwrap();
-        words.push(visitor.unwrap().answered().unwrap().word);
+        words.push(world.answered(&mut visitor.unwrap()).unwrap().word);
     }
     assert_eq!(words.iter().filter(|word| **word == "resumed").count(), 1);
     assert_eq!(words.iter().filter(|word| **word == "joined").count(), 199);
@@ -23,7 +23,7 @@ async fn many_visitors_are_one_wake() {
     // Who comes later is not held, and has nothing to tell.
     let mut late = world.enter();
     assert!(late.enter_open().is_some());
-    assert!(late.answered().is_none());
+    assert!(world.answered(&mut late).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -36,7 +36,8 @@ async fn the_first_visitors_leaving_ends_nothing_but_its_hold() {
     first.abort_all();
     eventually(|| world.holds() == 9).await;
     while let Some(visit) = others.join_next().await {
-        assert_eq!(visit.unwrap().1.unwrap().answered().unwrap().word, "joined");
+        let mut visitor = visit.unwrap().1.unwrap();
+        assert_eq!(world.answered(&mut visitor).unwrap().word, "joined");
     }
     assert_eq!(world.sim.wakes(), 1);
 }
@@ -166,7 +167,7 @@ async fn release_is_paced_and_in_order_of_arrival() {
             tokio::time::sleep(ms(100)).await;
             assert_eq!(world.holds(), 10 - through.len(), "no more than three at once");
             // The first gets its response header, and the next one goes.
-            let_go.pop_front().unwrap().answered().unwrap();
+            world.answered(&mut let_go.pop_front().unwrap()).unwrap();
         }
     }
     // Those let go at the same instant may overtake each other here, by no more than their number.

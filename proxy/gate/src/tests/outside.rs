@@ -1,9 +1,9 @@
 //! The world of a gate under test.
 
+mod guest;
+
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use async_trait::async_trait;
 use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::client::ClientError;
 use rouse_protocol::problem::Problem;
-use rouse_protocol::signature::{AgentKey, AgentState};
+use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{
-    Agreement, Outcome, Phase, PhaseTime, Ready, SleepReason, SleepReport, SleepRequest, Tier,
-    WakeEvent, WakeFailure,
+    Agreement, Outcome, Phase, PhaseTime, Ready, Served, SleepReason, SleepReport, SleepRequest,
+    Tier, WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, Policy, WatchEvent};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::host;
-use crate::verdict::Heard;
-use crate::{Dialer, Events, Probe, Prober, Upstream, Waker};
+use crate::{Events, Observer, TellEnd, Waker};
+pub(super) use guest::{App, SimDialer, SimProber};
 
 /// How the next wakes go.
 #[derive(Clone, Debug)]
@@ -33,6 +33,15 @@ pub(super) enum Wake {
     BreaksOff,
     Unreachable,
     Refused(u16),
+}
+
+/// What it does with word of a first byte.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Takes {
+    All,
+    Nothing,
+    /// The call stands, and no answer comes.
+    Forever,
 }
 
 /// A waker of one app, as strict as the real one: a wake cancels a sleep that is not over, a sleep
@@ -53,6 +62,11 @@ struct Inner {
     wakes: usize,
     proposals: Vec<SleepRequest>,
     agreements: Vec<Agreement>,
+    /// What was told of first bytes, whether it was taken or not.
+    served: Vec<Served>,
+    /// What becomes of it.
+    takes_served: Takes,
+    told: Vec<TellEnd>,
     watchers: Vec<mpsc::UnboundedSender<WatchEvent>>,
 }
 
@@ -81,6 +95,9 @@ impl Sim {
                 wakes: 0,
                 proposals: Vec::new(),
                 agreements: Vec::new(),
+                served: Vec::new(),
+                takes_served: Takes::All,
+                told: Vec::new(),
                 watchers: Vec::new(),
             }),
             agreed: watch::Sender::new(None),
@@ -110,6 +127,19 @@ impl Sim {
 
     pub(super) fn agreements(&self) -> Vec<bool> {
         self.with(|sim| sim.agreements.iter().map(|a| a.agree).collect())
+    }
+
+    pub(super) fn served(&self) -> Vec<Served> {
+        self.with(|sim| sim.served.clone())
+    }
+
+    pub(super) fn takes_served(&self, takes: Takes) {
+        self.with(|sim| sim.takes_served = takes);
+    }
+
+    /// What the gate counted of telling first bytes.
+    pub(super) fn told(&self) -> Vec<TellEnd> {
+        self.with(|sim| sim.told.clone())
     }
 
     pub(super) fn state(&self) -> AppState {
@@ -178,6 +208,19 @@ impl Sim {
         &self,
         reason: SleepReason,
     ) -> Result<Generation, &'static str> {
+        self.put_into(AppState::Asleep, reason).await
+    }
+
+    /// [`Self::put_to_sleep`] with its VM kept.
+    pub(super) async fn pause(&self) -> Result<Generation, &'static str> {
+        self.put_into(AppState::Paused, SleepReason::Operator).await
+    }
+
+    async fn put_into(
+        &self,
+        tier: AppState,
+        reason: SleepReason,
+    ) -> Result<Generation, &'static str> {
         let Some(ready) = self.state().ready().cloned() else { return Err("not-awake") };
         self.agreed.send_replace(None);
         let (mut agreed, mut changed) = (self.agreed.subscribe(), self.changed.subscribe());
@@ -195,7 +238,7 @@ impl Sim {
             self.tell(AppState::Awake(ready));
             return Err("busy");
         }
-        self.tell(AppState::Asleep);
+        self.tell(tier);
         Ok(ready.generation)
     }
 
@@ -289,6 +332,16 @@ impl Waker for SimWaker {
             let ready = WakeEvent::Ready(self.ready(Outcome::Awake));
             return Ok(Box::new(Script { steps: [ready].into(), end: End::Clean }));
         }
+        if matches!(plan, Wake::Runs(_)) && self.state() == AppState::Paused {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            let ready = self.ready(Outcome::Unpaused);
+            self.tell(AppState::Awake(ready.clone()));
+            let steps = [
+                WakeEvent::Phase(PhaseTime { phase: Phase::Resume, us: 3_000 }),
+                WakeEvent::Ready(ready),
+            ];
+            return Ok(Box::new(Script { steps: steps.into(), end: End::Clean }));
+        }
         let queued = || WakeEvent::Phase(PhaseTime { phase: Phase::Queue, us: 1 });
         Ok(match plan {
             Wake::Runs(took) => {
@@ -333,6 +386,19 @@ impl Waker for SimWaker {
         Ok(())
     }
 
+    async fn served(&self, _: &AppId, served: &Served) -> Result<(), ClientError> {
+        let (up, takes) = self.with(|sim| {
+            sim.served.push(served.clone());
+            (sim.up, sim.takes_served)
+        });
+        match takes {
+            _ if !up => Err(Sim::unreachable()),
+            Takes::All => Ok(()),
+            Takes::Nothing => Err(ClientError::Refused(Problem::new(409, "not-awake", "x", "x"))),
+            Takes::Forever => std::future::pending().await,
+        }
+    }
+
     async fn watch(&self, name: &str) -> Result<Box<dyn Events<WatchEvent>>, ClientError> {
         assert_eq!(name, "proxy-1");
         self.with(|sim| {
@@ -350,91 +416,8 @@ impl Waker for SimWaker {
     }
 }
 
-/// What the app does with a probe.
-#[derive(Clone, Debug)]
-pub(super) enum App {
-    /// The agent signs this.
-    Says(AgentState),
-    /// This is heard, after a while.
-    Heard(Heard, Duration),
-}
-
-pub(super) struct SimProber {
-    sim: Arc<Sim>,
-    script: Mutex<VecDeque<App>>,
-    /// When each probe went out.
-    pub(super) sent: Mutex<Vec<Instant>>,
-    /// After the script.
-    pub(super) then: Mutex<App>,
-}
-
-impl SimProber {
-    pub(super) fn new(sim: &Arc<Sim>) -> Arc<Self> {
-        Arc::new(Self {
-            sim: sim.clone(),
-            script: Mutex::default(),
-            sent: Mutex::default(),
-            then: Mutex::new(App::Says(AgentState::Serving)),
-        })
-    }
-
-    pub(super) fn script(&self, apps: impl IntoIterator<Item = App>) {
-        self.script.lock().unwrap().extend(apps);
-    }
-}
-
-#[async_trait]
-impl Prober for SimProber {
-    async fn probe(&self, probe: &Probe) -> (Heard, Option<Instant>) {
-        assert_eq!((&*probe.path, &*probe.host), ("/gate", "hello.test"));
-        self.sent.lock().unwrap().push(Instant::now());
-        let app = self.script.lock().unwrap().pop_front();
-        let app = app.unwrap_or_else(|| self.then.lock().unwrap().clone());
-        let heard = match app {
-            App::Says(state) => {
-                let word = self.sim.key.sign(&id(), Generation(0), state, &probe.nonce);
-                Heard::Answer { agent: vec![word] }
-            }
-            App::Heard(heard, after) if after < probe.patience => {
-                tokio::time::sleep(after).await;
-                heard
-            }
-            App::Heard(..) => {
-                tokio::time::sleep(probe.patience).await;
-                Heard::TimedOut
-            }
-        };
-        let at = matches!(heard, Heard::Answer { .. }).then(Instant::now);
-        (heard, at)
-    }
-}
-
-#[derive(Default)]
-pub(super) struct SimDialer {
-    shut: Arc<AtomicUsize>,
-    made: AtomicUsize,
-}
-
-struct SimUpstream {
-    shut: Arc<AtomicUsize>,
-}
-
-impl SimDialer {
-    /// How many lives' connections were made, and how many were shut.
-    pub(super) fn counts(&self) -> (usize, usize) {
-        (self.made.load(Ordering::SeqCst), self.shut.load(Ordering::SeqCst))
-    }
-}
-
-impl Upstream for SimUpstream {
-    fn shut(&self) {
-        self.shut.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Dialer for SimDialer {
-    fn upstream(&self, _: &AppId, _: SocketAddr, _: Generation) -> Arc<dyn Upstream> {
-        self.made.fetch_add(1, Ordering::SeqCst);
-        Arc::new(SimUpstream { shut: self.shut.clone() })
+impl Observer for Sim {
+    fn served_told(&self, end: TellEnd) {
+        self.with(|sim| sim.told.push(end));
     }
 }

@@ -9,7 +9,8 @@ use rouse_protocol::watch::{AppState, Policy};
 
 use super::outside::{SimDialer, id};
 use super::*;
-use crate::app::{App, Known};
+use crate::app::App;
+use crate::known::Known;
 use crate::times::WakeTimes;
 
 fn ready(generation: u64) -> Ready {
@@ -36,6 +37,10 @@ fn serve(app: &App, attempt: u64, generation: u64) {
     app.serve(attempt, &ready(generation), times, 1, &SimDialer::default(), now);
 }
 
+fn paused(generation: u64) -> Known {
+    Known { state: AppState::Paused, generation: Generation(generation) }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Arrive,
@@ -46,11 +51,30 @@ enum Op {
     Down,
     MaySleep,
     Asleep,
+    /// Word of a pause of this life, right after its wake.
+    PausedMaybeLate,
+    /// A second later.
+    Settle,
+    Paused,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    use Op::{Arrive, Asleep, Down, Fail, Join, Leave, MaySleep, Serve};
-    let op = prop::sample::select(vec![Arrive, Leave, Join, Serve, Fail, Down, MaySleep, Asleep]);
+    use Op::{
+        Arrive, Asleep, Down, Fail, Join, Leave, MaySleep, Paused, PausedMaybeLate, Serve, Settle,
+    };
+    let op = prop::sample::select(vec![
+        Arrive,
+        Leave,
+        Join,
+        Serve,
+        Fail,
+        Down,
+        MaySleep,
+        Asleep,
+        PausedMaybeLate,
+        Settle,
+        Paused,
+    ]);
     prop::collection::vec(op, 0..80)
 }
 
@@ -60,6 +84,9 @@ proptest! {
         let app = app();
         let mut visitors = Vec::new();
         let (mut waking, mut generation, mut attempts) = (None, 0u64, 0u64);
+        let mut doubted = false;
+        // Before every wake here is a second old, and after that.
+        let (soon, later) = (Instant::now(), || Instant::now() + Duration::from_secs(2));
         for op in ops {
             match op {
                 Op::Arrive => visitors.push(Visitor::new(app.clone(), Instant::now())),
@@ -79,6 +106,7 @@ proptest! {
                     if let Some(attempt) = waking.take() {
                         generation += 1;
                         serve(&app, attempt, generation);
+                        doubted = false;
                         prop_assert_eq!(app.open().unwrap().generation, Generation(generation));
                     }
                 }
@@ -114,6 +142,24 @@ proptest! {
                     let known =
                         Known { state: AppState::Asleep, generation: Generation(generation) };
                     app.learn(vec![host()], policy(), known, Instant::now());
+                    prop_assert!(app.open().is_none());
+                }
+                Op::PausedMaybeLate => {
+                    let before = app.open().is_some();
+                    app.learn(vec![host()], policy(), paused(generation), soon);
+                    prop_assert_eq!(app.open().is_some(), before, "it may be of before");
+                    doubted = before;
+                }
+                Op::Settle => {
+                    let before = app.open().is_some();
+                    app.settle(soon);
+                    prop_assert_eq!(app.open().is_some(), before, "too soon");
+                    app.settle(later());
+                    prop_assert_eq!(app.open().is_some(), before && !doubted);
+                    doubted = false;
+                }
+                Op::Paused => {
+                    app.learn(vec![host()], policy(), paused(generation), later());
                     prop_assert!(app.open().is_none());
                 }
             }

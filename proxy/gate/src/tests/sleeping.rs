@@ -94,7 +94,7 @@ async fn whoever_comes_after_the_word_was_given_wakes_it_again() {
     sleep.spawn(async move { sim.put_to_sleep(SleepReason::Operator).await });
     eventually(|| !world.sim.agreements().is_empty()).await;
     let mut visitor = world.visit().await.unwrap();
-    assert!(["awake", "resumed"].contains(&visitor.answered().unwrap().word));
+    assert!(["awake", "resumed"].contains(&world.answered(&mut visitor).unwrap().word));
     assert_eq!(world.sim.wakes(), 2);
 }
 

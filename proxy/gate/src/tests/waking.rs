@@ -26,7 +26,7 @@ async fn probes_follow_the_schedule_without_a_tick() {
     let sent = world.prober.sent.lock().unwrap().clone();
     let gaps: Vec<_> = sent.windows(2).map(|w| (w[1] - w[0]).as_millis()).collect();
     assert_eq!(gaps, [1, 2, 4, 8, 16, 25, 25, 25]);
-    let shares = visitor.answered().unwrap().shares;
+    let shares = world.answered(&mut visitor).unwrap().shares;
     assert_eq!(shares.get(Phase::Gate), ms(1 + 2 + 4 + 8 + 16 + 25 + 25 + 25));
     // Of which ours is no more than the last wait: the app may have been there all through it.
     assert_eq!(shares.own, ms(10 + 25), "the way to the waker and the last wait");
@@ -99,7 +99,7 @@ async fn a_live_down_closes_the_gate_for_all_and_only_once() {
     a.down();
     assert!(world.enter().enter_open().is_none());
     assert!(world.gate.hold(&mut a, std::future::pending()).await.is_ok());
-    assert_eq!(a.answered().unwrap().word, "awake");
+    assert_eq!(world.answered(&mut a).unwrap().word, "awake");
     // What b heard is of the gate before: it closes nothing now.
     b.down();
     assert!(world.enter().enter_open().is_some());
