@@ -46,9 +46,18 @@ impl Guest {
     /// A node whose app `hello` has booted, and the visit that it booted for. It made its page
     /// twice: what an app does only once is no business of a benchmark.
     pub(crate) async fn booted(&self, binaries: &Binaries) -> anyhow::Result<(Node, Woken)> {
+        self.booted_as(binaries, App::hello(binaries)).await
+    }
+
+    /// [`Self::booted`], of an app `hello` that is described otherwise.
+    pub(crate) async fn booted_as(
+        &self,
+        binaries: &Binaries,
+        app: App,
+    ) -> anyhow::Result<(Node, Woken)> {
         let accelerator = self.accelerator();
         let node = Node::builder(binaries)
-            .app(App::hello(binaries).cold())
+            .app(app.cold())
             .waker(|waker| waker.qemu.accelerator = accelerator)
             .without_slot()
             .start()

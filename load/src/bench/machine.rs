@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
@@ -50,6 +51,21 @@ pub(crate) fn installed(name: &str) -> anyhow::Result<PathBuf> {
         .map(|dir| dir.join(name))
         .find(|program| program.is_file())
         .with_context(|| format!("{name} is not installed (apt install {name})"))
+}
+
+/// An error, which says what to do, unless `bytes` are free in `dir`.
+pub(crate) fn ensure_space(dir: &Path, bytes: u64, what_to_do: &str) -> anyhow::Result<()> {
+    let stat = statvfs(dir).with_context(|| dir.display().to_string())?;
+    let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    ensure!(
+        free >= bytes,
+        "{} has {:.1} GiB free, and {:.1} GiB are needed; {what_to_do}",
+        dir.display(),
+        gib(free),
+        gib(bytes)
+    );
+    Ok(())
 }
 
 /// The machine and the versions, for the report.
@@ -131,5 +147,14 @@ mod tests {
         assert!(locked_version(LOCK, "pingora-core").is_some_and(|v| v.starts_with("0.9.")));
         assert_eq!(locked_version(LOCK, "no-such-crate"), None);
         assert_eq!(cpu_model("a: b\nmodel name\t: Fast CPU @ 3 GHz\n"), Some("Fast CPU @ 3 GHz"));
+    }
+
+    #[test]
+    fn a_full_disk_is_told_before_anything_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(ensure_space(dir.path(), 1, "x").is_ok());
+        let error = ensure_space(dir.path(), 1 << 62, "buy a disk").unwrap_err().to_string();
+        assert!(error.contains("4294967296.0 GiB are needed; buy a disk"), "{error}");
+        assert!(ensure_space(&dir.path().join("none"), 1, "x").is_err());
     }
 }

@@ -11,9 +11,11 @@ mod hotpath;
 mod machine;
 mod report;
 mod server;
+mod sleep;
 mod snapshot;
 mod stats;
 mod timing;
+mod units;
 mod visit;
 mod wake;
 mod waterfall;
@@ -37,6 +39,8 @@ enum Command {
     Hotpath(hotpath::Args),
     /// What a wake is made of, on a real microVM.
     Wake(wake::Args),
+    /// What a sleep costs, beside writing the whole memory, and what it costs a visitor.
+    Sleep(sleep::Args),
     /// What the command line tool for images does, beside fallocate, cp and zstd.
     Snapshot(snapshot::Args),
     /// Makes one visit, and shows the wake that it caused.
@@ -55,6 +59,7 @@ async fn main() -> ExitCode {
         match args.command {
             Command::Hotpath(args) => hotpath::run(&args).await,
             Command::Wake(args) => Box::pin(wake::run(&args)).await,
+            Command::Sleep(args) => Box::pin(sleep::run(&args)).await,
             Command::Snapshot(args) => Box::pin(snapshot::run(&args)).await,
             Command::Visit(args) => visit::run(&args).await,
             Command::FreePort => free_port(),

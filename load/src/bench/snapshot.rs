@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use self::command::Runner;
 use self::job::Part;
-use self::lab::{Files, Holes, Lab, Tools, ensure_space, given};
+use self::lab::{Files, Holes, Lab, Tools, given};
 use self::outcome::{Image, Outcome, Source};
 use self::rounds::Results;
 use self::synthetic::Shape;
@@ -104,7 +104,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
         Some(file) => std::fs::metadata(file).with_context(|| file.display().to_string())?.len(),
         None => 0,
     };
-    ensure_space(&place, args.synthetic_bytes().max(real).saturating_mul(3) + SPACE)?;
+    let needed = args.synthetic_bytes().max(real).saturating_mul(3) + SPACE;
+    machine::ensure_space(&place, needed, "name another directory with --dir")?;
     let dir = tempfile::Builder::new()
         .prefix("rouse-bench-")
         .tempdir_in(&place)

@@ -16,6 +16,7 @@ use crate::machine;
 use crate::report::{Bar, Report};
 use crate::stats::{median, worst};
 use crate::timing::Timing;
+use crate::units::ms;
 use crate::visit::visit;
 use crate::waterfall;
 
@@ -87,10 +88,6 @@ async fn cycle(node: &Node, pause_ms: u64) -> anyhow::Result<Cycle> {
     }
     let visitor_total = ms(woken.took);
     Ok(Cycle { timing: woken.timing, visitor_total, sleep: slept.durable_us as f64 / 1e3 })
-}
-
-fn ms(took: Duration) -> f64 {
-    took.as_secs_f64() * 1e3
 }
 
 /// The table, the waterfall of the medians, and the same as JSON.

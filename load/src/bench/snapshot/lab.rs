@@ -6,7 +6,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use nix::sys::statvfs::statvfs;
 use rouse_snapshot_format::{Map, PAGE};
 
 use super::command::Runner;
@@ -146,21 +145,6 @@ impl Lab {
     }
 }
 
-/// An error, which says what to do, unless `bytes` are free in `dir`.
-pub(super) fn ensure_space(dir: &Path, bytes: u64) -> anyhow::Result<()> {
-    let stat = statvfs(dir).with_context(|| dir.display().to_string())?;
-    let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    ensure!(
-        free >= bytes,
-        "{} has {:.1} GiB free, and {:.1} GiB are needed; name another directory with --dir",
-        dir.display(),
-        gib(free),
-        gib(bytes)
-    );
-    Ok(())
-}
-
 /// Removes what may not be there.
 pub(super) fn remove(file: &Path) -> anyhow::Result<()> {
     match std::fs::remove_file(file) {
@@ -246,18 +230,6 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_full_disk_is_told_before_anything_is_written() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(ensure_space(dir.path(), 1).is_ok());
-        let error = ensure_space(dir.path(), 1 << 62).unwrap_err().to_string();
-        assert!(
-            error.contains("4294967296.0 GiB are needed") && error.contains("--dir"),
-            "{error}"
-        );
-        assert!(ensure_space(&dir.path().join("none"), 1).is_err());
-    }
 
     #[test]
     fn removed_is_what_was_there_and_what_was_not() {

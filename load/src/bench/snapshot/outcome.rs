@@ -10,6 +10,7 @@ use super::peak::Peak;
 use super::rounds::{Results, SYNCED_ROUNDS};
 use crate::report::{Bar, Report};
 use crate::stats::{median, paired_ratio};
+use crate::units::mib;
 
 /// Our archive to zstd's, in bytes: what smaller frames and an index may cost.
 const ARCHIVE_SIZE: Bar = Bar::AtMost(1.03);
@@ -226,10 +227,6 @@ impl Image {
         }
         told.into()
     }
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 #[cfg(test)]
