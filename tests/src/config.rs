@@ -88,6 +88,9 @@ pub struct App {
     pub sleep: AppSleep,
     /// How its visitors are held.
     pub gate: Gate,
+    /// Its disk; none: it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Disk>,
     /// Starts from the image that all tests share, not from a boot. See [`App::cold`].
     #[serde(skip)]
     pub(crate) golden: bool,
@@ -117,6 +120,17 @@ pub struct GuestVm {
 pub struct AppSleep {
     /// After how long without a visitor it sleeps; 0: never.
     pub idle_seconds: u64,
+    /// How long it stays paused, its memory kept, before it becomes an image; none: the waker's
+    /// own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_seconds: Option<u64>,
+}
+
+/// `[disk]` of an app.
+#[derive(Clone, Debug, Serialize)]
+pub struct Disk {
+    /// How large it is for the guest.
+    pub size_mib: u32,
 }
 
 /// `[gate]` of an app.
@@ -144,8 +158,9 @@ impl App {
                 port: 8080,
                 agent: true,
             },
-            sleep: AppSleep { idle_seconds: 0 },
+            sleep: AppSleep { idle_seconds: 0, paused_seconds: None },
             gate: Gate { path: "/.well-known/rouse-gate".into(), hold_deadline_seconds: 240 },
+            disk: None,
             golden: true,
         }
     }
@@ -153,6 +168,18 @@ impl App {
     /// An app without an image, as one that was never awake.
     pub fn cold(mut self) -> Self {
         self.golden = false;
+        self
+    }
+
+    /// An app with a disk of so many MiB. It has no image that others share.
+    pub fn disk(mut self, size_mib: u32) -> Self {
+        self.disk = Some(Disk { size_mib });
+        self.cold()
+    }
+
+    /// An app that is paused for so many seconds before it becomes an image.
+    pub fn paused(mut self, seconds: u64) -> Self {
+        self.sleep.paused_seconds = Some(seconds);
         self
     }
 }

@@ -48,6 +48,17 @@ impl Daemon {
         self
     }
 
+    /// Sets a variable of the environment in which it is started from now on.
+    pub fn set_env(&mut self, name: &str, value: impl Into<String>) {
+        self.unset_env(name);
+        self.env.push((name.into(), value.into()));
+    }
+
+    /// Takes a variable out of the environment in which it is started from now on.
+    pub fn unset_env(&mut self, name: &str) {
+        self.env.retain(|(set, _)| set != name);
+    }
+
     /// Starts it. It need not be ready when this returns.
     pub fn start(&mut self) {
         assert!(!self.runs(), "{} runs already", self.program.display());
@@ -124,7 +135,7 @@ impl Daemon {
     }
 
     /// The end of what it said.
-    pub(crate) fn tail(&self) -> String {
+    pub fn tail(&self) -> String {
         let log = self.log();
         let from = log.len().saturating_sub(TAIL);
         let from = (from..=log.len()).find(|i| log.is_char_boundary(*i)).unwrap_or(from);
@@ -136,7 +147,8 @@ impl Daemon {
         Path::new(name).display().to_string()
     }
 
-    fn ended(&mut self) -> Option<ExitStatus> {
+    /// How it has ended, told once; none while it runs.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok().flatten()?;
         self.child = None;
         Some(status)

@@ -19,6 +19,7 @@ mod binaries;
 mod config;
 mod daemon;
 mod golden;
+mod log;
 mod metrics;
 mod node;
 mod pages;
@@ -29,13 +30,16 @@ mod wait;
 
 pub use binaries::Binaries;
 pub use config::{
-    App, AppSleep, Gate, GuestVm, Hold, Listen, Origin, ProxyConfig, ProxyWaker, Qemu, Server,
-    Wake, WakerConfig, WakerSleep, WakerSocket,
+    App, AppSleep, Disk, Gate, GuestVm, Hold, Listen, Origin, ProxyConfig, ProxyWaker, Qemu,
+    Server, Wake, WakerConfig, WakerSleep, WakerSocket,
 };
 pub use daemon::Daemon;
+pub use log::{LogError, LogHead, LogLine, read_log};
 pub use metrics::{Metrics, Sample};
 pub use node::{Node, NodeBuilder, free_port};
 pub use pages::{Counter, Echo, sha256};
-pub use visit::{DEFAULT_HOST, Open, Raw, Reply, Visit, VisitError, crowd, fetch_unix, websocket};
+pub use visit::{
+    DEFAULT_HOST, Open, Raw, Reply, Visit, VisitError, crowd, fetch_unix, websocket, websocket_for,
+};
 pub use vm::{Vm, vmms_of};
 pub use wait::{eventually, patience};

@@ -41,6 +41,11 @@ pub struct NodeBuilder {
 }
 
 impl NodeBuilder {
+    /// Where all of it will be.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
     /// With this app, besides those named before.
     pub fn app(mut self, app: App) -> Self {
         self.apps.push(app);
@@ -429,8 +434,18 @@ fn sweep(temp: &Path) {
         let dead = owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
         if dead && !dir.join(KEPT).exists() {
             vmms_of(&dir).iter().for_each(Vm::kill);
+            unmount_below(&dir);
             let _ = std::fs::remove_dir_all(&dir);
         }
+    }
+}
+
+/// Unmounts what a killed chaos run has mounted in its node's directory.
+fn unmount_below(dir: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for point in points.filter(|point| Path::new(point).starts_with(dir)) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(point).status();
     }
 }
 

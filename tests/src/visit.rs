@@ -260,13 +260,22 @@ pub async fn fetch_unix(socket: &Path, path: &str) -> Result<Reply, VisitError> 
     exchange(stream, Visit::get(path).host("waker").request()).await?.whole().await
 }
 
-/// A WebSocket as a visitor opens it.
+/// A WebSocket as a visitor of the test app opens it.
 pub async fn websocket(
     to: SocketAddr,
     path: &str,
 ) -> Result<WebSocketStream<TcpStream>, tokio_tungstenite::tungstenite::Error> {
+    websocket_for(to, DEFAULT_HOST, path).await
+}
+
+/// A WebSocket as a visitor of `host` opens it.
+pub async fn websocket_for(
+    to: SocketAddr,
+    host: &str,
+    path: &str,
+) -> Result<WebSocketStream<TcpStream>, tokio_tungstenite::tungstenite::Error> {
     let stream = TcpStream::connect(to).await?;
-    let request = format!("ws://{DEFAULT_HOST}{path}").into_client_request()?;
+    let request = format!("ws://{host}{path}").into_client_request()?;
     Ok(tokio_tungstenite::client_async(request, stream).await?.0)
 }
 

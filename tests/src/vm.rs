@@ -1,6 +1,6 @@
 //! The VMM processes of a node: finding them, and seeing to it that none is left.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
@@ -29,6 +29,15 @@ impl Vm {
     /// Whether it still runs.
     pub fn runs(&self) -> bool {
         start_ticks(self.pid) == Some(self.start_ticks)
+    }
+
+    /// The files below `dir` that it has open, by the names they have now; none when it is gone.
+    pub fn open_below(&self, dir: &Path) -> Vec<PathBuf> {
+        let Ok(descriptors) = std::fs::read_dir(format!("/proc/{}/fd", self.pid)) else {
+            return Vec::new();
+        };
+        let files = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        files.filter(|file| file.starts_with(dir)).collect()
     }
 
     /// Kills it as a crash would, and returns when it is gone. One that outlives SIGKILL is left
@@ -78,6 +87,18 @@ fn start_ticks(pid: i32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_files_that_a_process_has_open_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("open");
+        let file = std::fs::File::create(&path).unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let own = Vm { pid, start_ticks: start_ticks(pid).unwrap() };
+        assert_eq!(own.open_below(dir.path()), [path]);
+        drop(file);
+        assert!(own.open_below(dir.path()).is_empty(), "a closed file is not open");
+    }
 
     #[test]
     fn a_process_is_known_by_pid_and_start() {
