@@ -3,9 +3,11 @@
 //!
 //! The port outlives whoever is at its other end: the waker may restart, and after a sleep it
 //! is another process on another VMM. A virtio-serial port shows that as reads of zero bytes.
+//!
+//! This loop only takes over lives. What takes time goes to the [`Lanes`].
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -14,12 +16,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rouse_protocol::MAX_LINE;
 use rouse_protocol::control::{FromAgent, PORT_NAME, ToAgent};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::lanes::Lanes;
 use crate::life::Life;
+use crate::lines::LineBuffer;
+use crate::voice::Voice;
 use crate::{clock, entropy};
 
 /// How long to wait before looking again for a host that has gone, or a port that is not there.
@@ -60,10 +64,15 @@ pub fn find_port(sys_class: &Path) -> Option<PathBuf> {
 }
 
 /// Says hello on the port at `path` and takes over each life that the waker tells, until nobody
-/// reads `lives` any more. Blocks: give it a thread of its own.
-pub fn run(path: &Path, patch: &impl Patch, lives: &watch::Sender<Option<Arc<Life>>>) {
+/// reads `lives` any more. Flushes and patches go to `lanes`. Blocks: give it a thread of its own.
+pub fn run(
+    path: &Path,
+    patch: &impl Patch,
+    lanes: &Lanes,
+    lives: &watch::Sender<Option<Arc<Life>>>,
+) {
     while !lives.is_closed() {
-        match open(path).and_then(|port| serve(port, patch, lives)) {
+        match open(path).and_then(|port| serve(port, patch, lanes, lives)) {
             Ok(()) => {}
             Err(error) => warn!(path = %path.display(), %error, "the control port broke"),
         }
@@ -90,8 +99,10 @@ struct Port {
 fn serve(
     mut port: Port,
     patch: &impl Patch,
+    lanes: &Lanes,
     lives: &watch::Sender<Option<Arc<Life>>>,
 ) -> io::Result<()> {
+    let mut voice = Voice::new(port.file.try_clone()?);
     let mut lines = LineBuffer::default();
     let mut chunk = [0; 4096];
     // Only a guest that does not know who it is asks. One that was restored is told unasked.
@@ -99,7 +110,7 @@ fn serve(
     loop {
         if unasked {
             // A virtio-serial port takes this only once the host has opened its end.
-            say(&mut port.file, &FromAgent::Hello { version: env!("CARGO_PKG_VERSION").into() })?;
+            voice.say(&FromAgent::Hello { version: env!("CARGO_PKG_VERSION").into() })?;
             unasked = false;
         }
         let read = match port.file.read(&mut chunk) {
@@ -110,6 +121,7 @@ fn serve(
             return Ok(());
         }
         if read == 0 {
+            voice = voice.for_another_host();
             if port.reopen {
                 return Ok(());
             }
@@ -121,9 +133,15 @@ fn serve(
         }
         lines.push(&chunk[..read]);
         while let Some(line) = lines.next() {
-            let Some(told) = parse(&line) else { continue };
-            let answer = take_over(told, patch, lives);
-            say(&mut port.file, &answer)?;
+            match parse(&line) {
+                Some(ToAgent::Life { app, generation, key, unix_ns, entropy }) => {
+                    let life = Life { app, generation, key };
+                    voice.say(&take_over(life, unix_ns, &entropy, patch, lives))?;
+                }
+                Some(ToAgent::Flush { id, marker }) => lanes.flush(id, marker, &voice)?,
+                Some(ToAgent::Patch { id, patch }) => lanes.patch(id, patch, &voice)?,
+                None => {}
+            }
         }
     }
 }
@@ -136,21 +154,13 @@ fn parse(line: &[u8]) -> Option<ToAgent> {
 }
 
 fn take_over(
-    told: ToAgent,
+    life: Life,
+    unix_ns: u64,
+    entropy: &str,
     patch: &impl Patch,
     lives: &watch::Sender<Option<Arc<Life>>>,
 ) -> FromAgent {
-    let (app, generation, key, unix_ns, entropy) = match told {
-        ToAgent::Life { app, generation, key, unix_ns, entropy } => {
-            (app, generation, key, unix_ns, entropy)
-        }
-        ToAgent::Flush { id, .. } => {
-            return FromAgent::Flushed { id, error: Some("not yet".to_owned()) };
-        }
-        ToAgent::Patch { id, .. } => {
-            return FromAgent::Patched { id, error: Some("not yet".to_owned()) };
-        }
-    };
+    let generation = life.generation;
     // The clock comes first: the message is ageing. A patch that fails must not keep the app
     // from its visitors, so it is told and we go on.
     let (stepped_ms, clock_error) = match patch.clock(unix_ns) {
@@ -160,8 +170,8 @@ fn take_over(
             (0, Some(error.to_string()))
         }
     };
-    lives.send_replace(Some(Arc::new(Life { app, generation, key })));
-    let mixed = hex::decode(&entropy).map_err(io::Error::other).and_then(|e| patch.entropy(&e));
+    lives.send_replace(Some(Arc::new(life)));
+    let mixed = hex::decode(entropy).map_err(io::Error::other).and_then(|e| patch.entropy(&e));
     let entropy_error = mixed.err().map(|error| {
         warn!(%error, "no fresh entropy");
         error.to_string()
@@ -170,91 +180,9 @@ fn take_over(
     FromAgent::Alive { generation, stepped_ms, clock_error, entropy_error }
 }
 
-fn say(port: &mut File, message: &FromAgent) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    port.write_all(&line)
-}
-
-/// Cuts what arrives into lines, and drops those longer than [`MAX_LINE`] without keeping them.
-#[derive(Debug, Default)]
-struct LineBuffer {
-    bytes: Vec<u8>,
-    /// In a line that is too long, up to its end.
-    dropping: bool,
-}
-
-impl LineBuffer {
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next whole line, without its end.
-    fn next(&mut self) -> Option<Vec<u8>> {
-        loop {
-            let Some(end) = self.bytes.iter().position(|b| *b == b'\n') else {
-                if self.bytes.len() > MAX_LINE {
-                    self.dropping = true;
-                }
-                if self.dropping {
-                    self.bytes.clear();
-                }
-                return None;
-            };
-            let rest = self.bytes.split_off(end + 1);
-            let mut line = std::mem::replace(&mut self.bytes, rest);
-            line.pop();
-            if std::mem::take(&mut self.dropping) || line.len() > MAX_LINE {
-                warn!("a line longer than {MAX_LINE} bytes was dropped");
-                continue;
-            }
-            return Some(line);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn cut(parts: &[&[u8]]) -> Vec<Vec<u8>> {
-        let mut buffer = LineBuffer::default();
-        let mut lines = Vec::new();
-        for part in parts {
-            buffer.push(part);
-            lines.extend(std::iter::from_fn(|| buffer.next()));
-            assert!(buffer.bytes.len() <= MAX_LINE);
-        }
-        lines
-    }
-
-    #[test]
-    fn a_line_too_long_is_dropped_and_the_next_is_read() {
-        let long = vec![b'x'; MAX_LINE + 1];
-        assert_eq!(cut(&[&long, b"y\nz\n"]), [b"z"]);
-        assert_eq!(cut(&[&long, &long, b"\nz\n"]), [b"z"]);
-        assert_eq!(cut(&[&[&long[..], b"\nz\n"].concat()]), [b"z"]);
-        let most = &long[..MAX_LINE];
-        assert_eq!(cut(&[most, b"\n"]), [most]);
-    }
-
-    proptest! {
-        #[test]
-        fn where_the_reads_end_makes_no_difference(
-            lines in prop::collection::vec("[^\n]{0,20}", 0..8),
-            at in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
-        ) {
-            let text: Vec<u8> = lines.iter().flat_map(|l| format!("{l}\n").into_bytes()).collect();
-            let mut ends: Vec<usize> = at.iter().map(|i| i.index(text.len() + 1)).collect();
-            ends.extend([0, text.len()]);
-            ends.sort_unstable();
-            let parts: Vec<&[u8]> = ends.windows(2).map(|w| &text[w[0]..w[1]]).collect();
-            let expected: Vec<Vec<u8>> = lines.iter().map(|l| l.clone().into_bytes()).collect();
-            prop_assert_eq!(cut(&parts), expected);
-        }
-    }
 
     #[test]
     fn the_port_is_found_by_name() {

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Parser;
 use rouse_agent::control::{self, Machine};
+use rouse_agent::disk::Disk;
 use rouse_agent::front::{self, Settings};
+use rouse_agent::lanes::Lanes;
 use rouse_protocol::signature::DEFAULT_GATE_PATH;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +35,13 @@ struct Arguments {
     /// The control port: a virtio-serial device or a Unix socket. Found by name when absent.
     #[arg(long)]
     control: Option<PathBuf>,
+    /// Where the app's disk is mounted. Without it there is none to flush or to check.
+    #[arg(long)]
+    disk: Option<PathBuf>,
+    /// The file that the app's environment is written to, as a shell and systemd's EnvironmentFile
+    /// read it. It has mode 0640; under a directory with the set-group-ID bit it has that group.
+    #[arg(long, default_value = "/run/rouse/env")]
+    env_file: PathBuf,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -50,10 +59,12 @@ fn main() -> anyhow::Result<()> {
         Some(path) => path,
         None => wait_for_port()?,
     };
+    let lanes = Lanes::start(arguments.disk.map(Disk::new), arguments.env_file)
+        .context("the threads of flushes and patches")?;
     let (told, lives) = watch::channel(None);
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || control::run(&port, &Machine, &told))
+        .spawn(move || control::run(&port, &Machine, &lanes, &told))
         .context("the control thread")?;
 
     let settings = Settings { app: arguments.app, gate_path: arguments.gate_path };

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +16,9 @@ use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rouse_agent::control::{self, Patch};
+use rouse_agent::disk::Disk;
 use rouse_agent::front::{self, Settings};
+use rouse_agent::lanes::Lanes;
 use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::control::{FromAgent, ToAgent};
 use rouse_protocol::signature::{AgentKey, Signed};
@@ -63,7 +66,7 @@ pub struct Agent {
     pub waker: UnixListener,
     stop: CancellationToken,
     tasks: JoinSet<()>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Drop for Agent {
@@ -83,6 +86,11 @@ fn own_address() -> IpAddr {
 impl Agent {
     /// An agent that has not been told of any life.
     pub async fn unborn() -> Self {
+        Self::unborn_with(|_| None).await
+    }
+
+    /// As [`Self::unborn`], with the disk that `disk` makes in the agent's directory.
+    pub async fn unborn_with(disk: impl FnOnce(&Path) -> Option<Disk>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let waker = UnixListener::bind(&path).unwrap();
@@ -91,20 +99,26 @@ impl Agent {
         let (told, lives) = watch::channel(None);
         let patches = Patches::default();
         let patch = patches.clone();
+        let lanes = Lanes::start(disk(dir.path()), dir.path().join("env")).unwrap();
         // Ends when the front has, and the waker's end is closed.
-        std::thread::spawn(move || control::run(&path, &patch, &told));
+        std::thread::spawn(move || control::run(&path, &patch, &lanes, &told));
         let settings = Settings { app, gate_path: GATE.into() };
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let run = front::run(front, settings, lives, stop.clone());
         tasks.spawn(async { run.await.unwrap() });
         let key = AgentKey::generate();
-        Self { front, app, key, patches, waker, stop, tasks, _dir: dir }
+        Self { front, app, key, patches, waker, stop, tasks, dir }
     }
 
     /// An agent in its first life.
     pub async fn start() -> (Self, Port) {
-        let agent = Self::unborn().await;
+        Self::unborn().await.born().await
+    }
+
+    /// In its first life.
+    pub async fn born(self) -> (Self, Port) {
+        let agent = self;
         let mut port = agent.port().await;
         assert!(matches!(port.heard().await, FromAgent::Hello { .. }));
         port.tell(&agent.life(1, 0)).await;
@@ -117,6 +131,11 @@ impl Agent {
         assert_eq!(port.heard().await, alive);
         agent.connect().await;
         (agent, port)
+    }
+
+    /// `name` in the directory that is this agent's own.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     /// The next opening of the control port.
