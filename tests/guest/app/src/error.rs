@@ -25,6 +25,9 @@ pub(crate) enum Refusal {
     /// No upgrade where one is needed.
     #[error("this path takes a WebSocket handshake")]
     NoUpgrade,
+    /// What the path shows is missing in this guest.
+    #[error("{0}")]
+    Missing(String),
     /// The machine has not what it takes.
     #[error("{0}")]
     Machine(String),
@@ -43,6 +46,7 @@ impl Refusal {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
+            Self::Missing(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Machine(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -3,20 +3,26 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod chain;
 mod crash;
+mod disk;
 mod echo;
+mod env;
 mod error;
+mod log;
 mod memory;
 mod page;
 mod query;
 mod random;
 mod route;
+mod ssh;
 mod stream;
 mod time;
 mod ws;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -25,7 +31,7 @@ use clap::Parser;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
 use crate::route::App;
@@ -40,6 +46,15 @@ struct Arguments {
     /// Where to listen.
     #[arg(long)]
     listen: SocketAddr,
+    /// Where to greet as an SSH server does.
+    #[arg(long)]
+    ssh: Option<SocketAddr>,
+    /// Where the app's disk is mounted; the app's own directory on it is `app`.
+    #[arg(long, default_value = "/data")]
+    data: PathBuf,
+    /// The environment file that the agent keeps.
+    #[arg(long, default_value = "/run/rouse/env")]
+    env_file: PathBuf,
 }
 
 // A guest has one processor; the work here is waiting.
@@ -48,7 +63,12 @@ async fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let tasks = TaskTracker::new();
     let (exit, mut exiting) = tokio::sync::watch::channel(None);
-    let app = Arc::new(App::new(tasks.clone(), exit));
+    if let Some(address) = arguments.ssh {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("{address} can't be bound"))?;
+        tasks.spawn(ssh::serve(listener, tasks.clone()));
+    }
+    let app = Arc::new(App::new(arguments.data, arguments.env_file, tasks.clone(), exit));
     let serving = serve(arguments.listen, app, tasks);
     tokio::select! {
         served = serving => served.map(|()| ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! Query parameters: numbers within bounds, and none that the path does not know.
+//! Query parameters: numbers within bounds, or one text, and none that the path does not know.
 
 use std::ops::RangeInclusive;
 
@@ -41,6 +41,20 @@ pub(crate) fn numbers<const N: usize>(
     Ok(numbers.map(|n| values.next().flatten().unwrap_or(n.default)))
 }
 
+/// The text `name` in the query of `uri`, which takes nothing else.
+pub(crate) fn text(uri: &Uri, name: &'static str) -> Result<Option<String>, Refusal> {
+    let mut value = None;
+    for (found, text) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+        if found != name {
+            return Err(Refusal::parameter(&found, "this path does not take it"));
+        }
+        if value.replace(text.into_owned()).is_some() {
+            return Err(Refusal::parameter(name, "given twice"));
+        }
+    }
+    Ok(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +75,15 @@ mod tests {
             parse(bad).unwrap_err();
         }
         assert_eq!(parse("?bytes=11").unwrap_err(), "bytes: a whole number from 0 to 10");
+    }
+
+    #[test]
+    fn a_text_is_decoded() {
+        let parse = |query: &str| text(&format!("/x{query}").parse().unwrap(), "entry");
+        assert_eq!(parse("").unwrap(), None);
+        assert_eq!(parse("?entry=").unwrap().as_deref(), Some(""));
+        assert_eq!(parse("?entry=a%20b+c%3Dd").unwrap().as_deref(), Some("a b c=d"));
+        parse("?entry=a&entry=b").unwrap_err();
+        parse("?entry=a&n=1").unwrap_err();
     }
 }

@@ -1,5 +1,6 @@
 //! Which path shows what.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode};
@@ -9,12 +10,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::answer::{self, Body};
 use crate::error::Refusal;
+use crate::log::Log;
 use crate::memory::Memory;
 use crate::random::Random;
-use crate::{crash, echo, page, random, stream, time, ws};
+use crate::{crash, disk, echo, env, page, random, stream, time, ws};
 
-/// What the app remembers. All of it is in memory only: that is the point.
+/// What the app remembers. All of it is in memory only, that is the point, but for the log.
 pub(crate) struct App {
+    pub(crate) log: Log,
+    /// Where the app's disk is mounted.
+    pub(crate) data: PathBuf,
+    pub(crate) env_file: PathBuf,
     pub(crate) memory: Memory,
     pub(crate) random: Random,
     pub(crate) seen: echo::Seen,
@@ -24,8 +30,16 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(tasks: TaskTracker, exit: watch::Sender<Option<u8>>) -> Self {
+    pub(crate) fn new(
+        data: PathBuf,
+        env_file: PathBuf,
+        tasks: TaskTracker,
+        exit: watch::Sender<Option<u8>>,
+    ) -> Self {
         Self {
+            log: Log::open(&data.join("app")),
+            data,
+            env_file,
             memory: Memory::default(),
             random: Random::new(),
             seen: echo::Seen::default(),
@@ -48,15 +62,27 @@ async fn route(app: Arc<App>, request: Request<Incoming>) -> Result<Response<Bod
     if let Some(code) = path.strip_prefix("/status/") {
         return status(code);
     }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return Err(Refusal::Method("GET, HEAD"));
+    let post = *request.method() == Method::POST;
+    let allowed = match path {
+        "/log" | "/dirty" => "GET, HEAD, POST",
+        "/zero" => "POST",
+        _ => "GET, HEAD",
+    };
+    if !allowed.split(", ").any(|method| method == request.method().as_str()) {
+        return Err(Refusal::Method(allowed));
     }
     match path {
+        "/log" if post => app.log.post(request).await,
+        "/log" => app.log.whole().await,
+        "/log/head" => app.log.head().await,
+        "/dirty" => app.memory.dirty(request.method(), request.uri()).await,
+        "/zero" => app.memory.zero(request.uri()).await,
+        "/env" => env::answer(&app.env_file, request.uri()),
+        "/disk" => disk::answer(&app.data),
         "/" => Ok(page::html()),
         "/style.css" => Ok(page::style()),
         "/logo.png" => Ok(page::logo()),
         "/counter" => Ok(app.memory.counter(&app.random)),
-        "/dirty" => app.memory.dirty(request.uri()),
         "/slow" => time::slow(request.uri()).await,
         "/time" => Ok(time::now()),
         "/random" => random::answer(&app.random),
