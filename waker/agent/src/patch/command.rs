@@ -172,6 +172,7 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::unix::fs::OpenOptionsExt;
     use std::thread;
 
     use super::*;
@@ -211,19 +212,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("alive");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Everyone in the group holds the pipe open until it dies.
+        // Open before anyone writes, so that neither end waits for the other.
+        let nonblocking = nix::libc::O_NONBLOCK;
+        let mut alive = File::options().read(true).custom_flags(nonblocking).open(&path).unwrap();
+        // Everyone in the group holds the pipe open until it dies, and nobody writes to it.
         let script = format!("exec 3> {}; echo up; sleep 600 & sleep 600", path.display());
-        thread::scope(|scope| {
-            let gone = scope.spawn(|| {
-                let mut file = File::open(&path).unwrap();
-                file.read_to_end(&mut Vec::new()).unwrap()
-            });
-            let error = sh(&script, Duration::from_millis(200)).unwrap_err();
-            // A slow machine may not even have let it begin.
-            assert!(matches!(error, CommandError::Timeout { .. }), "{error}");
-            drop(File::options().read(true).write(true).open(&path));
-            assert_eq!(gone.join().unwrap(), 0);
-        });
+        let error = sh(&script, Duration::from_millis(200)).unwrap_err();
+        // A slow machine may not even have let it begin.
+        assert!(matches!(error, CommandError::Timeout { .. }), "{error}");
+        let patience = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = alive.read(&mut [0]) {
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            assert!(Instant::now() < patience, "somebody of the group lives on");
+            thread::yield_now();
+        }
         // One that never stops talking does not outlive its time either.
         let error = sh("while :; do echo x; done", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(error, CommandError::Timeout { .. }), "{error}");
