@@ -67,8 +67,8 @@ fn text(vars: &BTreeMap<String, String>) -> Result<String, EnvError> {
         if value.chars().any(|c| c.is_control() && !matches!(c, '\t' | '\n')) {
             return Err(EnvError::Value(name.clone()));
         }
-        // A quote ends the quotes, stands in quotes of the other kind, and begins them again:
-        // systemd takes a backslash for itself in single quotes, and a quote only at a part's start.
+        // A quote ends the quotes, stands in quotes of the other kind, and begins them again. After
+        // a backslash outside of quotes, systemd takes the next quote for a part of the value.
         let value = value.replace('\'', r#"'"'"'"#);
         text.push_str(&format!("{name}='{value}'\n"));
     }
