@@ -1,7 +1,8 @@
 //! The waker's fail points.
 
 /// Where the waker can be made to fail, in a build of it with fail points.
-pub(crate) const POINTS: &[&str] = &[];
+pub(crate) const POINTS: &[&str] =
+    if cfg!(feature = "failpoints") { rouse_waker::fault::POINTS } else { &[] };
 
 /// The variable in which the waker reads them at its start.
 pub(crate) const VARIABLE: &str = "FAILPOINTS";

@@ -130,7 +130,17 @@ async fn can_kill_agent(node: &Node, app: &App) -> bool {
         let view = views.into_iter().find(|view| view.id == app.id)?;
         let endpoint = view.state.ready()?.endpoint;
         let reply = Visit::get("/crash?what=agent").send(endpoint).await.ok()?;
-        Some(reply.status == 202)
+        if reply.status != 202 {
+            return Some(false);
+        }
+        // It has; nobody is to meet what this did.
+        let mut well = 0;
+        while well < 5 {
+            let reply = Visit::get("/").host(&app.host).send(node.http()).await;
+            well = if reply.is_ok_and(|reply| reply.status == 200) { well + 1 } else { 0 };
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Some(true)
     };
     timeout(PATIENT, ask).await.ok().flatten().unwrap_or(false)
 }

@@ -104,9 +104,10 @@ impl Troubles {
             Met::Error("stopping") => any(CUT, &proxy),
             Met::Error("app-broke" | "not-replayable") => any(CUT, &vm) || any(CUT, &proxy),
             // An app is parked by us, or by its waker after the wakes that we let fail.
-            Met::Error("parked" | "wake-failed" | "deadline" | "not-serving" | "full") => {
-                any(AFTERMATH, &|_| true)
-            }
+            Met::Error(
+                "parked" | "wake-failed" | "backoff" | "deadline" | "not-serving" | "full"
+                | "node-full",
+            ) => any(AFTERMATH, &|_| true),
             // Codes that nothing excuses, and words that are none of ours.
             Met::Error(_) | Met::AgentError(_) => false,
         }

@@ -1,5 +1,15 @@
 //! What happens when something dies?
+//!
+//! With the feature `failpoints` also: what if a step of a sleep or a wake fails, or is the waker's
+//! last?
 #![forbid(unsafe_code)]
+
+#[cfg(feature = "failpoints")]
+mod armed;
+#[cfg(feature = "failpoints")]
+mod deaths;
+#[cfg(feature = "failpoints")]
+mod errors;
 
 use rouse_protocol::watch::AppState;
 use rouse_tests::{Counter, Node, assert_eventually};

@@ -76,8 +76,9 @@ async fn an_app_that_cannot_wake_fails_and_is_then_parked() {
     assert_retry_after(&reply);
     eventually("the app is parked after its last failed wake", async || {
         let reply = node.get("/").await;
-        if reply.header("rouse-error") == "wake-failed" {
-            assert_ours(&reply, 503, "wake-failed");
+        if let again @ ("wake-failed" | "backoff") = reply.header("rouse-error") {
+            assert_ours(&reply, 503, again);
+            assert_retry_after(&reply);
             return None;
         }
         assert_ours(&reply, 503, "parked");

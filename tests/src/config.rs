@@ -1,5 +1,6 @@
 //! The configuration files of a node, as the programs read them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -45,6 +46,11 @@ pub struct Qemu {
 pub struct WakerSleep {
     /// How long proxies have to agree.
     pub agreement_seconds: u64,
+    /// How long a guest has to write out its disk.
+    pub flush_seconds: u64,
+    /// How much of the machine's memory is to stay free; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_free_mib: Option<u32>,
     /// `leave` or `sleep`.
     pub on_exit: String,
 }
@@ -52,6 +58,9 @@ pub struct WakerSleep {
 /// `[wake]` of `waker.toml`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Wake {
+    /// How much memory all VMs together may have; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
     /// How long a wake may wait for its turn.
     pub queue_seconds: u64,
     /// How long loading a device state may take.
@@ -69,8 +78,18 @@ impl WakerConfig {
             apps_dir: root.join("apps.d"),
             socket: WakerSocket { path: root.join("waker.sock") },
             qemu: Qemu { accelerator, pool: 1 },
-            sleep: WakerSleep { agreement_seconds: 30, on_exit: "leave".into() },
-            wake: Wake { queue_seconds: 240, restore_seconds: 60, failed_before_park: 5 },
+            sleep: WakerSleep {
+                agreement_seconds: 30,
+                flush_seconds: 30,
+                keep_free_mib: None,
+                on_exit: "leave".into(),
+            },
+            wake: Wake {
+                memory_mib: None,
+                queue_seconds: 240,
+                restore_seconds: 60,
+                failed_before_park: 5,
+            },
         }
     }
 }
@@ -91,6 +110,13 @@ pub struct App {
     /// Its disk; none: it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<Disk>,
+    /// What its guest is told after each wake.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// What is checked after each wake.
+    pub patch: Patch,
+    /// What is done when it is parked.
+    pub park: Park,
     /// Starts from the image that all tests share, not from a boot. See [`App::cold`].
     #[serde(skip)]
     pub(crate) golden: bool,
@@ -133,6 +159,28 @@ pub struct Disk {
     pub size_mib: u32,
 }
 
+/// `[patch]` of an app.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Patch {
+    /// An SSH server has to greet on this port of the guest; none: nobody asks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssh_port: Option<u16>,
+    /// A program that has to end well in the guest; none: none is run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// How long each patch may take; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u64>,
+}
+
+/// `[park]` of an app.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Park {
+    /// A program that is run then; none: none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hook: Option<Vec<String>>,
+}
+
 /// `[gate]` of an app.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gate {
@@ -158,9 +206,12 @@ impl App {
                 port: 8080,
                 agent: true,
             },
-            sleep: AppSleep { idle_seconds: 0, paused_seconds: None },
+            sleep: AppSleep { idle_seconds: 0, paused_seconds: Some(0) },
             gate: Gate { path: "/.well-known/rouse-gate".into(), hold_deadline_seconds: 240 },
             disk: None,
+            env: BTreeMap::new(),
+            patch: Patch { timeout_seconds: Some(60), ..Patch::default() },
+            park: Park::default(),
             golden: true,
         }
     }

@@ -30,8 +30,8 @@ mod wait;
 
 pub use binaries::Binaries;
 pub use config::{
-    App, AppSleep, Disk, Gate, GuestVm, Hold, Listen, Origin, ProxyConfig, ProxyWaker, Qemu,
-    Server, Wake, WakerConfig, WakerSleep, WakerSocket,
+    App, AppSleep, Disk, Gate, GuestVm, Hold, Listen, Origin, Park, Patch, ProxyConfig, ProxyWaker,
+    Qemu, Server, Wake, WakerConfig, WakerSleep, WakerSocket,
 };
 pub use daemon::Daemon;
 pub use log::{LogError, LogHead, LogLine, read_log};

@@ -52,7 +52,7 @@ pub enum LogError {
 impl LogLine {
     /// The hash that an entry has.
     pub fn hash(prev: &str, n: u64, entry: &str) -> String {
-        sha256(format!("{prev}{n}{entry}").as_bytes())
+        sha256(format!("{prev} {n} {entry}").as_bytes())
     }
 }
 

@@ -9,6 +9,7 @@ use rand::RngExt;
 use rouse_protocol::app::AppId;
 use rouse_protocol::client::{Client, ClientError};
 use rouse_protocol::signature::{AGENT_HEADER, NONCE_HEADER};
+use rouse_protocol::status::{AppStatus, WakeTrace};
 use rouse_protocol::wake::{Ready, SleepReport, SleepRequest, WakeEvent};
 use rouse_protocol::watch::{AppState, AppView};
 use serde_json::Value;
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::config::{App, ProxyConfig, WakerConfig, write};
 use crate::daemon::Daemon;
+use crate::log::{LogHead, LogLine, read_log};
 use crate::metrics::Metrics;
 use crate::slots::Slot;
 use crate::visit::{Reply, Visit, fetch_unix};
@@ -333,6 +335,35 @@ impl Node {
     pub fn vm(&self, app: &str) -> Vm {
         let file = self.app_dir(app).join("run.json");
         Vm::recorded_in(&file).unwrap_or_else(|| panic!("{}: no running VM", file.display()))
+    }
+
+    /// The VMM processes that have something of the app open, recorded or not.
+    pub fn vms(&self, app: &str) -> Vec<Vm> {
+        let dir = self.app_dir(app);
+        let all = vmms_of(self.root.path()).into_iter();
+        all.filter(|vm| !vm.open_below(&dir).is_empty()).collect()
+    }
+
+    /// An app as the waker shows it to operators.
+    pub async fn status(&self, app: &str) -> AppStatus {
+        let all = self.client.status().await.expect("the waker tells its status");
+        all.into_iter().find(|s| s.view.id.as_str() == app).expect("the waker knows the app")
+    }
+
+    /// The newest wake of the app.
+    pub async fn trace(&self, app: &str) -> Option<WakeTrace> {
+        self.client.trace(&id(app)).await.expect("the waker tells of its wakes").pop()
+    }
+
+    /// Has the test app append to its log, and returns when that is acknowledged.
+    pub async fn log(&self, entry: &str) -> LogHead {
+        self.visit(&Visit::post("/log", entry.to_owned())).await.expect_status(200).json()
+    }
+
+    /// The test app's log as it is on its disk. Panics when it is not whole.
+    pub async fn logged(&self) -> Vec<LogLine> {
+        let reply = self.get("/log").await.expect_status(200);
+        read_log(reply.text()).unwrap_or_else(|e| panic!("{e}: {reply:?}"))
     }
 
     /// Where the app's VM is reached now. Panics when there is none.

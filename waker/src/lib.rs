@@ -5,11 +5,15 @@
 //! keeps the apps, the [`server`] is what proxies and operators talk to.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod app;
 pub mod config;
+pub mod fault;
+pub mod hook;
 pub mod image;
 pub mod lifecycle;
 pub mod metrics;
+pub mod pressure;
 pub mod registry;
 pub mod server;
 pub mod vmm;

@@ -1,361 +1,72 @@
-//! Walks the lifecycle through every order of events against a model of the world that carries out
-//! its effects: a VM, at most one thing being done to it, and those who wait.
-
-use std::collections::HashSet;
+//! The lifecycle against a model of the world that carries out its effects ([`world`]) and a second,
+//! simpler account of what must come of each event ([`reference`]): through every order of events and
+//! along random lives of millions of events ([`walks`]). Here: single rules.
 
 use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: Limits = Limits { failed_before_park: 3, agreement: Duration::from_secs(2) };
+#[path = "lifecycle_tests/effects.rs"]
+mod effects;
+#[path = "lifecycle_tests/parks.rs"]
+mod parks;
+#[path = "lifecycle_tests/reference.rs"]
+mod reference;
+#[path = "lifecycle_tests/walks.rs"]
+mod walks;
+#[path = "lifecycle_tests/world.rs"]
+mod world;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Vm {
-    None,
-    Running,
-    Still,
-    /// Ended by itself.
-    Dead,
+const LIMITS: Limits = Limits {
+    failed_before_park: 3,
+    agreement: Duration::from_secs(2),
+    paused: Duration::from_secs(20),
+};
+
+fn asleep() -> Lifecycle {
+    Lifecycle::asleep(LIMITS, Generation(0), Standing::default())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Doing {
-    Wake,
-    Save,
-    Resume,
-    Commit,
+fn woken(app: &mut Lifecycle, now: Instant) {
+    app.step(now, 0.0, Event::Wake);
+    app.step(now, 0.0, Event::Woken(WakeEnd::Ready(app.generation().next())));
+    assert_eq!(app.state(), &State::Awake);
 }
 
-/// One move: of the world, or of somebody in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Move {
-    Visit,
-    Sleep,
-    SleepUnwatched,
-    SleepOther,
-    Agree(usize),
-    AgreeToOther,
-    Disagree(usize),
-    Gone(usize),
-    Done,
-    Fail,
-    NoRoom,
-    SyncDone,
-    SyncFailed,
-    Die,
-    Later,
-    Clear,
+fn awake(now: Instant) -> Lifecycle {
+    let mut app = asleep();
+    woken(&mut app, now);
+    app
 }
 
-const MOVES: [Move; 19] = [
-    Move::Visit,
-    Move::Sleep,
-    Move::SleepUnwatched,
-    Move::SleepOther,
-    Move::Agree(0),
-    Move::Agree(1),
-    Move::AgreeToOther,
-    Move::Disagree(0),
-    Move::Disagree(1),
-    Move::Gone(0),
-    Move::Gone(1),
-    Move::Done,
-    Move::Fail,
-    Move::NoRoom,
-    Move::SyncDone,
-    Move::SyncFailed,
-    Move::Die,
-    Move::Later,
-    Move::Clear,
-];
-
-const PROXIES: [&str; 2] = ["p0", "p1"];
-
-#[derive(Clone, Debug)]
-struct World {
-    now: Instant,
-    app: Lifecycle,
-    vm: Vm,
-    /// A device state that belongs to the memory as it is.
-    saved: bool,
-    /// A published generation.
-    image: bool,
-    doing: Option<Doing>,
-    syncs: Vec<u64>,
-    visitors: u32,
-    sleepers: u32,
+fn sleep(reason: SleepReason, tier: Tier, proxies: &[&str]) -> Event {
+    let proxies = proxies.iter().map(ToString::to_string).collect();
+    Event::Sleep { reason, generation: None, tier, proxies }
 }
 
-impl World {
-    fn new() -> Self {
-        Self {
-            now: Instant::now(),
-            app: Lifecycle::asleep(LIMITS, Generation(0)),
-            vm: Vm::None,
-            saved: false,
-            image: false,
-            doing: None,
-            syncs: vec![],
-            visitors: 0,
-            sleepers: 0,
-        }
-    }
-
-    /// Makes a move, or says that it can't be made now.
-    fn make(&mut self, what: Move) -> bool {
-        let proxy = |i: usize| PROXIES[i].to_owned();
-        let generation = self.app.generation();
-        let question = self.app.question();
-        let event = match what {
-            Move::Visit => {
-                self.visitors += 1;
-                Event::Wake
-            }
-            Move::Sleep | Move::SleepUnwatched | Move::SleepOther => {
-                self.sleepers += 1;
-                let watched = what != Move::SleepUnwatched;
-                Event::Sleep {
-                    reason: SleepReason::Operator,
-                    generation: (what == Move::SleepOther).then(|| generation.next()),
-                    proxies: PROXIES.iter().filter(|_| watched).map(ToString::to_string).collect(),
-                }
-            }
-            Move::Agree(i) => {
-                Event::Agreement { proxy: proxy(i), generation, question, agree: true }
-            }
-            Move::AgreeToOther => {
-                let generation = generation.next();
-                Event::Agreement { proxy: proxy(0), generation, question, agree: true }
-            }
-            Move::Disagree(i) => {
-                Event::Agreement { proxy: proxy(i), generation, question, agree: false }
-            }
-            Move::Gone(i) => Event::ProxyGone { proxy: proxy(i) },
-            Move::Done => match self.finish(true) {
-                Some(event) => event,
-                None => return false,
-            },
-            Move::Fail => match self.finish(false) {
-                Some(event) => event,
-                None => return false,
-            },
-            Move::NoRoom => {
-                if self.doing != Some(Doing::Wake) {
-                    return false;
-                }
-                self.doing = None;
-                Event::Woken(WakeEnd::NoRoom)
-            }
-            Move::SyncDone | Move::SyncFailed => {
-                let Some(sleep) = self.syncs.pop() else {
-                    return false;
-                };
-                let ok = what == Move::SyncDone;
-                Event::Synced { sleep, result: if ok { Ok(()) } else { Err("sync".into()) } }
-            }
-            Move::Die => {
-                // While something is done to the VM, that notices.
-                if !matches!(self.vm, Vm::Running | Vm::Still) || self.doing.is_some() {
-                    return false;
-                }
-                self.vm = Vm::Dead;
-                Event::VmExited { detail: "died".into() }
-            }
-            Move::Later => {
-                self.now += Duration::from_secs(61);
-                Event::Tick
-            }
-            Move::Clear => Event::Clear,
-        };
-        for effect in self.app.step(self.now, 0.5, event) {
-            self.carry_out(effect);
-        }
-        self.check();
-        true
-    }
-
-    /// What is being done comes to its end.
-    fn finish(&mut self, ok: bool) -> Option<Event> {
-        let result = if ok { Ok(()) } else { Err("failed".to_owned()) };
-        Some(match self.doing.take()? {
-            Doing::Wake if ok => {
-                self.vm = Vm::Running;
-                self.image = false;
-                self.saved = false;
-                Event::Woken(WakeEnd::Ready(self.app.generation().next()))
-            }
-            Doing::Wake => Event::Woken(WakeEnd::Failed("failed".into())),
-            Doing::Save => {
-                self.vm = Vm::Still;
-                self.saved = ok;
-                Event::Saved(result)
-            }
-            Doing::Resume => {
-                self.saved = false;
-                self.vm = if ok { Vm::Running } else { Vm::Dead };
-                Event::Resumed(result)
-            }
-            Doing::Commit => {
-                self.vm = Vm::None;
-                self.image = ok;
-                Event::Committed(result)
-            }
-        })
-    }
-
-    fn carry_out(&mut self, effect: Effect) {
-        let mut begin = |doing| {
-            assert_eq!(self.doing, None, "two things done at once: {self:?}");
-            self.doing = Some(doing);
-        };
-        match effect {
-            Effect::StartWake => {
-                begin(Doing::Wake);
-                assert_eq!(self.vm, Vm::None, "a second VM");
-            }
-            Effect::Save => {
-                begin(Doing::Save);
-                assert_eq!(self.vm, Vm::Running, "saved without a running VM");
-            }
-            Effect::Resume => {
-                begin(Doing::Resume);
-                assert_eq!(self.vm, Vm::Still, "resumed what does not stand still");
-            }
-            Effect::Commit => {
-                begin(Doing::Commit);
-                assert!(matches!(self.vm, Vm::Still | Vm::Dead), "published while it runs");
-                assert!(self.saved, "published without a device state");
-            }
-            Effect::Sync { sleep } => {
-                assert!(self.saved && self.vm == Vm::Still, "synced while it runs");
-                self.syncs.push(sleep);
-            }
-            Effect::Discard => {
-                assert_eq!(self.doing, None, "taken from under what is being done");
-                assert_eq!(self.vm, Vm::Dead, "a VM that lives was thrown away");
-                self.vm = Vm::None;
-            }
-            Effect::AnswerWakes(answer) => {
-                assert!(self.visitors > 0, "an answer to nobody");
-                self.visitors = 0;
-                match answer {
-                    WakeAnswer::Woken | WakeAnswer::Awake => {
-                        assert_eq!(self.vm, Vm::Running, "sent to a VM that does not run");
-                    }
-                    _ => assert_eq!(self.vm, Vm::None, "refused though there is a VM"),
-                }
-            }
-            Effect::RefuseSleep(..) => self.sleepers -= 1,
-            Effect::AnswerSleeps(answer) => {
-                // A sleep that nobody waits for any more fails or is cancelled all the same.
-                self.sleepers = 0;
-                assert!(answer.is_err() || self.image, "asleep without an image");
-            }
-        }
-    }
-
-    fn check(&self) {
-        let state = self.app.state();
-        let (doing, vm): (Option<Doing>, &[Vm]) = match state {
-            State::Asleep | State::Failed { .. } | State::Parked { .. } => (None, &[Vm::None]),
-            State::Waking => (Some(Doing::Wake), &[Vm::None]),
-            State::Awake | State::Draining { .. } => (None, &[Vm::Running]),
-            State::Saving { .. } => (Some(Doing::Save), &[Vm::Running]),
-            State::Syncing { gone: false, .. } => (None, &[Vm::Still]),
-            State::Syncing { gone: true, .. } => (None, &[Vm::Dead]),
-            State::Resuming { .. } => (Some(Doing::Resume), &[Vm::Still]),
-            State::Committing { .. } => (Some(Doing::Commit), &[Vm::Still, Vm::Dead]),
-        };
-        assert_eq!(self.doing, doing, "{self:?}");
-        assert!(vm.contains(&self.vm), "{self:?}");
-        // Nobody waits where nothing will answer.
-        let rest = matches!(
-            state,
-            State::Asleep | State::Awake | State::Failed { .. } | State::Parked { .. }
-        );
-        assert!(!rest || (self.visitors == 0 && self.sleepers == 0), "forgotten: {self:?}");
-        if matches!(state, State::Draining { .. }) {
-            assert!(self.visitors == 0 && self.app.deadline().is_some(), "{self:?}");
-        }
-    }
-
-    /// From wherever it is: if all that is being done succeeds, everyone gets an answer.
-    fn settle(&mut self) {
-        for _ in 0..16 {
-            let moved = self.make(Move::Done) || self.make(Move::SyncDone);
-            if !moved && (self.visitors, self.sleepers) == (0, 0) {
-                return;
-            }
-            if !moved {
-                self.make(Move::Later);
-            }
-        }
-        panic!("never comes to rest: {self:?}");
-    }
-
-    /// What makes two worlds behave alike.
-    fn key(&self) -> impl Eq + std::hash::Hash + use<> {
-        let due = match self.app.state() {
-            State::Draining { until, .. } | State::Failed { until, .. } => self.now >= *until,
-            _ => false,
-        };
-        let young = self.app.woken_at.is_some_and(|at| self.now - at < PROVEN);
-        (
-            (strip(self.app.state()), due, young),
-            (self.vm, self.doing, self.saved, self.image),
-            (self.visitors.min(1), self.sleepers.min(1), self.syncs.len().min(2)),
-            self.app.failures,
-        )
-    }
+fn park(generation: Option<Generation>, flush: bool) -> Event {
+    Event::Park { detail: "why".into(), generation, flush }
 }
 
-/// The state without its instants.
-fn strip(state: &State) -> String {
-    match state {
-        State::Draining { reason, waiting, .. } => format!("draining {reason:?} {waiting:?}"),
-        State::Failed { detail, .. } => format!("failed {detail}"),
-        other => format!("{other:?}"),
-    }
+/// The events that lead from awake to asleep as an image. The numbers are those of an app that has not
+/// slept before.
+fn falling_asleep(tier: Tier) -> Vec<Event> {
+    vec![
+        sleep(SleepReason::Operator, tier, &[]),
+        Event::Flushed { sleep: 1 },
+        Event::Stopped(Ok(())),
+        Event::Saved(Ok(())),
+        Event::Settled { sleep: 2, result: Ok(()) },
+        Event::Committed(Ok(())),
+    ]
 }
 
-/// Every order of events, until no new situation is found.
-#[test]
-fn every_order_of_events_keeps_the_invariants() {
-    let mut seen = HashSet::new();
-    let mut open = vec![World::new()];
-    seen.insert(open[0].key());
-    while let Some(world) = open.pop() {
-        for what in MOVES {
-            let mut next = world.clone();
-            if !next.make(what) {
-                continue;
-            }
-            // A late sync may be followed by another; more than two tell nothing new.
-            let late = next.syncs.len().saturating_sub(2);
-            next.syncs.drain(..late);
-            if seen.insert(next.key()) {
-                next.clone().settle();
-                open.push(next);
-            }
-        }
-    }
-    // So that a mistake in the model that finds nothing is noticed.
-    assert!(seen.len() > 100, "only {} situations", seen.len());
+/// Takes all of the events; the effects are those of the last.
+fn take(app: &mut Lifecycle, now: Instant, events: &[Event]) -> Vec<Effect> {
+    events.iter().fold(vec![], |_, event| app.step(now, 0.0, event.clone()))
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-    #[test]
-    fn any_long_life_keeps_the_invariants(
-        moves in proptest::collection::vec(0..MOVES.len(), 0..200),
-    ) {
-        let mut world = World::new();
-        for i in moves {
-            world.make(MOVES[i]);
-        }
-        world.settle();
-    }
-
     #[test]
     fn backoff_grows_within_its_bounds(failures in 1_u32..100, jitter in 0.0_f64..=1.0) {
         let wait = backoff(failures, jitter);
@@ -364,17 +75,12 @@ proptest! {
     }
 }
 
-fn woken(app: &mut Lifecycle, now: Instant) {
-    app.step(now, 0.0, Event::Wake);
-    app.step(now, 0.0, Event::Woken(WakeEnd::Ready(app.generation().next())));
-}
-
 #[test]
 fn failures_are_remembered_and_park_the_app() {
     let mut now = Instant::now();
-    let mut app = Lifecycle::asleep(LIMITS, Generation(0));
+    let mut app = asleep();
     for n in 1..=LIMITS.failed_before_park {
-        assert_eq!(app.step(now, 0.0, Event::Wake), [Effect::StartWake], "trial {n}");
+        assert_eq!(app.step(now, 0.0, Event::Wake), [Effect::StartWake(Start::Restore)], "{n}");
         app.step(now, 0.0, Event::Woken(WakeEnd::Failed("x".into())));
         if n < LIMITS.failed_before_park {
             let effects = app.step(now, 0.0, Event::Wake);
@@ -388,23 +94,30 @@ fn failures_are_remembered_and_park_the_app() {
     }
     now += Duration::from_secs(3600);
     let effects = app.step(now, 0.0, Event::Wake);
-    assert!(
-        matches!(&effects[..], [Effect::AnswerWakes(WakeAnswer::Parked { .. })]),
-        "{effects:?}"
-    );
+    let [Effect::AnswerWakes(WakeAnswer::Parked { detail })] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(detail, "3 wakes failed in a row; the last: x");
     app.step(now, 0.0, Event::Clear);
-    assert_eq!(app.step(now, 0.0, Event::Wake), [Effect::StartWake]);
+    assert_eq!(app.step(now, 0.0, Event::Wake), [Effect::StartWake(Start::Restore)]);
+}
+
+#[test]
+fn other_limits_count_from_the_next_failure() {
+    let now = Instant::now();
+    let mut app = asleep();
+    app.limit(Limits { failed_before_park: 1, ..LIMITS });
+    app.step(now, 0.0, Event::Wake);
+    app.step(now, 0.0, Event::Woken(WakeEnd::Failed("x".into())));
+    assert!(matches!(app.state(), State::Parked { .. }), "{:?}", app.state());
 }
 
 #[test]
 fn an_answer_to_a_withdrawn_question_counts_for_nothing() {
     let now = Instant::now();
-    let mut app = Lifecycle::asleep(LIMITS, Generation(0));
-    woken(&mut app, now);
+    let mut app = awake(now);
     let ask = |app: &mut Lifecycle| {
-        let proxies = ["p".to_owned()].into();
-        let reason = SleepReason::Operator;
-        app.step(now, 0.0, Event::Sleep { reason, generation: None, proxies });
+        app.step(now, 0.0, sleep(SleepReason::Operator, Tier::Image, &["p"]));
         app.question()
     };
     let yes = |question| Event::Agreement {
@@ -418,17 +131,33 @@ fn an_answer_to_a_withdrawn_question_counts_for_nothing() {
     let second = ask(&mut app);
     assert_eq!(app.step(now, 0.0, yes(first)), []);
     assert!(matches!(app.state(), State::Draining { .. }));
-    assert_eq!(app.step(now, 0.0, yes(second)), [Effect::Save]);
+    assert_eq!(app.step(now, 0.0, yes(second)), [Effect::Flush { sleep: 1 }]);
+}
+
+#[test]
+fn what_ends_too_late_belongs_to_no_later_sleep() {
+    let now = Instant::now();
+    let mut app = awake(now);
+    let again = sleep(SleepReason::Operator, Tier::Image, &[]);
+    take(&mut app, now, &[again.clone(), Event::Wake, again]);
+    assert_eq!(app.step(now, 0.0, Event::Flushed { sleep: 1 }), []);
+    assert_eq!(app.step(now, 0.0, Event::Flushed { sleep: 2 }), [Effect::Pause]);
+    take(&mut app, now, &[Event::Stopped(Ok(())), Event::Saved(Ok(()))]);
+    for late in [1, 2] {
+        let late = Event::Settled { sleep: late, result: Ok(()) };
+        assert_eq!(app.step(now, 0.0, late), []);
+    }
+    let settled = Event::Settled { sleep: 3, result: Ok(()) };
+    assert_eq!(app.step(now, 0.0, settled), [Effect::Commit]);
 }
 
 #[test]
 fn a_vm_that_always_dies_early_is_parked_and_one_that_ran_long_is_not() {
     let mut now = Instant::now();
-    let mut app = Lifecycle::asleep(LIMITS, Generation(0));
+    let mut app = awake(now);
     let die = |app: &mut Lifecycle, now| {
         app.step(now, 0.0, Event::VmExited { detail: "panic".into() });
     };
-    woken(&mut app, now);
     die(&mut app, now);
     assert_eq!(app.state(), &State::Asleep, "one try at once");
     woken(&mut app, now);
@@ -451,36 +180,100 @@ fn a_vm_that_always_dies_early_is_parked_and_one_that_ran_long_is_not() {
 #[test]
 fn a_visitor_cancels_a_sleep_at_every_step_before_the_vm_is_gone() {
     let now = Instant::now();
-    let begin = || {
-        let mut app = Lifecycle::asleep(LIMITS, Generation(0));
-        woken(&mut app, now);
+    let events = falling_asleep(Tier::Image);
+    // How many steps of the sleep are over, and how long the visitor waits before the VM is set going.
+    for (steps, waits_for) in [(1, 0), (2, 1), (3, 1), (4, 0)] {
+        let mut app = awake(now);
+        take(&mut app, now, &events[..steps]);
+        app.step(now, 0.0, Event::Wake);
+        take(&mut app, now, &events[steps..steps + waits_for]);
+        if steps == 1 {
+            assert_eq!(app.state(), &State::Awake, "it never stood still");
+            continue;
+        }
+        assert_eq!(app.state(), &State::Resuming { wake: true, paused: false }, "{steps}");
+        // A settle that comes too late changes nothing.
+        assert_eq!(app.step(now, 0.0, events[4].clone()), []);
+        let effects = app.step(now, 0.0, Event::Resumed(Ok(())));
+        assert_eq!(effects, [Effect::AnswerWakes(WakeAnswer::Awake)]);
+        assert_eq!((app.state(), app.generation()), (&State::Awake, Generation(1)));
+    }
+}
+
+#[test]
+fn a_vm_that_dies_while_its_image_settles_is_woken_from_it() {
+    let now = Instant::now();
+    let mut app = awake(now);
+    let events = falling_asleep(Tier::Image);
+    take(&mut app, now, &events[..4]);
+    assert_eq!(app.step(now, 0.0, Event::VmExited { detail: "killed".into() }), []);
+    assert_eq!(app.step(now, 0.0, Event::Wake), []);
+    assert_eq!(app.step(now, 0.0, events[4].clone()), [Effect::Commit]);
+    let slept = Effect::AnswerSleeps(Ok(Tier::Image));
+    let effects = app.step(now, 0.0, Event::Committed(Ok(())));
+    assert_eq!(effects, [slept, Effect::StartWake(Start::Restore)]);
+}
+
+#[test]
+fn a_paused_app_wakes_at_once_and_becomes_an_image_when_it_should() {
+    let now = Instant::now();
+    let paused = || {
+        let mut app = awake(now);
+        let effects = take(&mut app, now, &falling_asleep(Tier::Paused)[..3]);
+        assert_eq!(effects, [Effect::AnswerSleeps(Ok(Tier::Paused))]);
         app
     };
-    let sleep = |proxies: &[&str]| Event::Sleep {
-        reason: SleepReason::Idle,
-        generation: None,
-        proxies: proxies.iter().map(ToString::to_string).collect(),
-    };
+    let mut app = paused();
+    assert_eq!(app.step(now, 0.0, Event::Wake), [Effect::Resume]);
+    let effects = app.step(now, 0.0, Event::Resumed(Ok(())));
+    assert_eq!(effects, [Effect::AnswerWakes(WakeAnswer::Unpaused)]);
 
-    let mut draining = begin();
-    draining.step(now, 0.0, sleep(&["p"]));
-    draining.step(now, 0.0, Event::Wake);
-    assert_eq!(draining.state(), &State::Awake);
+    let mut app = paused();
+    assert_eq!(app.deadline(), Some(now + LIMITS.paused));
+    let nearly = now + LIMITS.paused - Duration::from_millis(1);
+    assert_eq!(app.step(nearly, 0.0, Event::Tick), []);
+    assert_eq!(app.step(now + LIMITS.paused, 0.0, Event::Tick), [Effect::Save]);
+    assert_eq!(paused().step(now, 0.0, Event::Pressure), [Effect::Save]);
+    let deeper = sleep(SleepReason::Idle, Tier::Image, &["p"]);
+    assert_eq!(paused().step(now, 0.0, deeper), [Effect::Save]);
+}
 
-    let mut saving = begin();
-    saving.step(now, 0.0, sleep(&[]));
-    saving.step(now, 0.0, Event::Wake);
-    let effects = saving.step(now, 0.0, Event::Saved(Ok(())));
-    assert_eq!(effects[1], Effect::Resume);
+#[test]
+fn who_asks_for_the_deepest_sleep_gets_it() {
+    let now = Instant::now();
+    for joins_after in 1..=2 {
+        let mut app = awake(now);
+        let events = falling_asleep(Tier::Paused);
+        take(&mut app, now, &events[..joins_after]);
+        app.step(now, 0.0, sleep(SleepReason::Operator, Tier::Image, &["p"]));
+        app.step(now, 0.0, sleep(SleepReason::Operator, Tier::Paused, &["p"]));
+        assert_eq!(take(&mut app, now, &events[joins_after..3]), [Effect::Save]);
+    }
+}
 
-    let mut syncing = begin();
-    syncing.step(now, 0.0, sleep(&[]));
-    syncing.step(now, 0.0, Event::Saved(Ok(())));
-    let effects = syncing.step(now, 0.0, Event::Wake);
-    assert_eq!(effects[1], Effect::Resume);
-    // The sync that comes too late changes nothing.
-    assert_eq!(syncing.step(now, 0.0, Event::Synced { sleep: 1, result: Ok(()) }), []);
-    let effects = syncing.step(now, 0.0, Event::Resumed(Ok(())));
-    assert_eq!(effects, [Effect::AnswerWakes(WakeAnswer::Awake)]);
-    assert_eq!(syncing.generation(), Generation(1));
+#[test]
+fn after_a_failed_sleep_an_idle_app_is_left_alone() {
+    let now = Instant::now();
+    let full = || Err("disk full".to_owned());
+    for (steps, failure) in [
+        (2, Event::Stopped(full())),
+        (3, Event::Saved(full())),
+        (4, Event::Settled { sleep: 2, result: full() }),
+    ] {
+        let mut app = awake(now);
+        take(&mut app, now, &falling_asleep(Tier::Image)[..steps]);
+        let failed = (SleepRefusal::Failed, "disk full".to_owned());
+        let effects = app.step(now, 0.0, failure);
+        assert_eq!(effects, [Effect::AnswerSleeps(Err(failed)), Effect::Resume]);
+        app.step(now, 0.0, Event::Resumed(Ok(())));
+
+        let idle = || sleep(SleepReason::Idle, Tier::Paused, &[]);
+        let nearly = now + SLEEPLESS - Duration::from_millis(1);
+        let effects = app.step(nearly, 0.0, idle());
+        assert!(matches!(effects[..], [Effect::RefuseSleep(SleepRefusal::Failed, _)]));
+        let flushes = |effects: &[Effect]| matches!(effects, [Effect::Flush { .. }]);
+        assert!(flushes(&app.clone().step(now + SLEEPLESS, 0.0, idle())));
+        let operator = sleep(SleepReason::Operator, Tier::Paused, &[]);
+        assert!(flushes(&app.step(nearly, 0.0, operator)));
+    }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,16 +10,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use rouse_waker::admission::Admission;
 use rouse_waker::app::Node;
 use rouse_waker::config::{self, OnExit, WakerConfig};
 use rouse_waker::lifecycle::Limits;
 use rouse_waker::metrics::Metrics;
+use rouse_waker::pressure::{self, Reading};
 use rouse_waker::registry::{Proxies, Registry};
 use rouse_waker::vmm::Vmm;
 use rouse_waker::vmm::qemu::{self, Qemu};
-use rouse_waker::{image, server};
+use rouse_waker::{fault, image, server};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
     if args.check {
         return check(&config);
     }
+    let _armed = fault::arm();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let ran = runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(config)));
     match ran {
@@ -99,7 +103,9 @@ fn check(config: &WakerConfig) -> ExitCode {
 async fn run(config: WakerConfig) -> anyhow::Result<()> {
     let in_state = |name: &str| config.state_dir.join(name);
     for dir in [in_state("apps"), in_state("vmm")] {
-        std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
+        // Images hold the guests' memory.
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.with_context(|| format!("{}", dir.display()))?;
     }
     let lock = in_state("waker.lock");
     let _lock = image::lock_exclusively(&lock)
@@ -110,6 +116,9 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
     let running = image::running(&in_state("apps")).context("the apps' directories")?;
     let keep: Vec<_> = running.iter().map(|(_, record)| record.runtime.clone()).collect();
     qemu::sweep(&in_state("vmm"), &keep).await.context("the VMMs' directories")?;
+    let total = Reading::now().map_or(0, |reading| reading.memory.total);
+    // What VMs may have, where nothing is said: the rest is for the page cache, proxy and waker.
+    let memory_mib = config.wake.memory_mib.unwrap_or((total >> 20) * 9 / 10);
     let vmm = Arc::new(Qemu::new(&config.qemu, in_state("vmm"), config.wake.restore));
     let node = Node {
         vmm: vmm.clone(),
@@ -117,9 +126,12 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         limits: Limits {
             failed_before_park: config.wake.failed_before_park,
             agreement: config.sleep.agreement,
+            // Each app has its own.
+            paused: Duration::ZERO,
         },
-        admission: Arc::new(Semaphore::new(config.wake.at_once)),
+        admission: Admission::new(memory_mib, config.wake.at_once),
         queue: config.wake.queue,
+        flush: config.sleep.flush,
         proxies: Arc::new(Proxies::open(in_state("proxies.json"))),
         changes: broadcast::channel(CHANGES).0,
         metrics: Arc::new(Metrics::default()),
@@ -144,6 +156,9 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         stop.cancel();
         told
     };
+    let mut relief = pressure::Limits::of_node(total);
+    relief.keep_free = config.sleep.keep_free.unwrap_or(relief.keep_free);
+    let relieving = registry.relieve(relief, stop.clone());
     let bounded = async {
         let late = async {
             stop.cancelled().await;
@@ -158,7 +173,7 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
     // itself when the VMM is closed.
     let mut warm = JoinSet::new();
     warm.spawn(warm_up(Arc::clone(&registry)));
-    let (served, told) = tokio::join!(bounded, stopping);
+    let (served, told, ()) = tokio::join!(bounded, stopping, relieving);
     vmm.close().await;
     warm.join_all().await;
     served.context("the socket")?;

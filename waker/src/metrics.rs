@@ -1,10 +1,15 @@
 //! What the waker counts. Names and labels are an interface: see README.md.
 
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
+use std::time::Duration;
+
+use rouse_protocol::status::PatchTrace;
 use rouse_protocol::wake::{Outcome, PhaseTime};
+
+use crate::admission::Figures;
 
 /// Seconds: 1 ms to 300 s, dense where wakes are.
 const BUCKETS: [f64; 24] = [
@@ -28,6 +33,20 @@ pub struct Metrics {
     apps: IntGaugeVec,
     /// `rouse_waker_vm_exits_total`: VMs that ended by themselves.
     exits: IntCounter,
+    /// `rouse_waker_patch_seconds{patch,end}`: what was done to a guest after the first byte.
+    patches: HistogramVec,
+    /// `rouse_waker_flushes_total{end}`: guests that wrote out their disks before a sleep: done, failed.
+    flushes: IntCounterVec,
+    /// `rouse_waker_parked_total`: apps that were parked.
+    parked: IntCounter,
+    /// `rouse_waker_hooks_total{end}`: on_park hooks that ran: done, failed.
+    hooks: IntCounterVec,
+    /// `rouse_waker_disk_stalls_total`: times that a guest stood still since the host's disk was full.
+    stalls: IntCounter,
+    /// `rouse_waker_memory_mib{kind}`: what VMs may have (budget) and have (in-use).
+    memory: IntGaugeVec,
+    /// `rouse_waker_queue`: wakes that wait for room.
+    queue: IntGauge,
 }
 
 impl Default for Metrics {
@@ -42,7 +61,24 @@ impl Default for Metrics {
         let phases = HistogramVec::new(phases, &["phase"]).expect("a valid name");
         let apps = IntGaugeVec::new(Opts::new("rouse_waker_apps", "Apps by state"), &["state"]);
         let exits = IntCounter::new("rouse_waker_vm_exits_total", "VMs that ended by themselves");
+        let single =
+            |name, help| registered(&registry, IntCounter::new(name, help).expect("a valid name"));
+        let patches = HistogramOpts::new("rouse_waker_patch_seconds", "Patches after a wake")
+            .buckets(BUCKETS.to_vec());
+        let patches = HistogramVec::new(patches, &["patch", "end"]).expect("a valid name");
+        let memory = IntGaugeVec::new(
+            Opts::new("rouse_waker_memory_mib", "Memory of VMs: budget and in use"),
+            &["kind"],
+        );
+        let queue = IntGauge::new("rouse_waker_queue", "Wakes that wait for room");
         Self {
+            patches: registered(&registry, patches),
+            flushes: counter("rouse_waker_flushes_total", "Guests' disks written out", "end"),
+            parked: single("rouse_waker_parked_total", "Apps that were parked"),
+            hooks: counter("rouse_waker_hooks_total", "on_park hooks by how they ended", "end"),
+            stalls: single("rouse_waker_disk_stalls_total", "Guests stopped by a full disk"),
+            memory: registered(&registry, memory.expect("a valid name")),
+            queue: registered(&registry, queue.expect("a valid name")),
             wakes: counter("rouse_waker_wakes_total", "Wakes by how they ended", "outcome"),
             refused: counter("rouse_waker_images_refused_total", "Images not used", "reason"),
             sleeps: counter("rouse_waker_sleeps_total", "Sleeps by how they ended", "end"),
@@ -80,12 +116,46 @@ impl Metrics {
         self.sleeps.with_label_values(&[end]).inc();
     }
 
+    pub(crate) fn patched(&self, trace: &PatchTrace) {
+        let end = end(trace.error.is_none());
+        let seconds = Duration::from_micros(trace.us).as_secs_f64();
+        self.patches.with_label_values(&[&*trace.patch, end]).observe(seconds);
+    }
+
+    pub(crate) fn flushed(&self, well: bool) {
+        self.flushes.with_label_values(&[end(well)]).inc();
+    }
+
+    pub(crate) fn parked(&self) {
+        self.parked.inc();
+    }
+
+    pub(crate) fn hook(&self, well: bool) {
+        self.hooks.with_label_values(&[end(well)]).inc();
+    }
+
+    pub(crate) fn stalled(&self) {
+        self.stalls.inc();
+    }
+
     pub(crate) fn exited(&self) {
         self.exits.inc();
     }
 
-    /// Everything, in Prometheus's text format; `states` are the apps' states now.
-    pub(crate) fn text(&self, states: impl Iterator<Item = &'static str>) -> Vec<u8> {
+    /// Everything, in Prometheus's text format; `states` are the apps' states now, `room` is what is
+    /// taken of the node.
+    pub(crate) fn text(
+        &self,
+        states: impl Iterator<Item = &'static str>,
+        room: Figures,
+    ) -> Vec<u8> {
+        let gauge = |kind, mib: u64| {
+            let mib = i64::try_from(mib).unwrap_or(i64::MAX);
+            self.memory.with_label_values(&[kind]).set(mib);
+        };
+        gauge("budget", room.budget_mib);
+        gauge("in-use", room.in_use_mib);
+        self.queue.set(i64::try_from(room.waiting).unwrap_or(i64::MAX));
         self.apps.reset();
         for state in states {
             self.apps.with_label_values(&[state]).inc();
@@ -96,4 +166,8 @@ impl Metrics {
             .expect("writing to memory does not fail");
         text
     }
+}
+
+fn end(well: bool) -> &'static str {
+    if well { "done" } else { "failed" }
 }

@@ -3,20 +3,26 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rouse_protocol::app::AppId;
-use rouse_protocol::watch::AppView;
+use rouse_protocol::status::AppStatus;
+use rouse_protocol::watch::{AppState, AppView};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, Change, Command, Node};
 use crate::config::{AppConfig, MachineConfig, OnExit, read_apps};
+use crate::pressure::{self, Judge, Paused, Pressure, Reading};
 
 /// How long a proxy that has gone is still asked before an app sleeps: it may only have lost its
 /// watch, and still have visitors in flight.
 pub const PROXY_LEASE: Duration = Duration::from_secs(15);
+
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How many proxies may watch.
 const MAX_PROXIES: usize = 256;
@@ -93,6 +99,11 @@ impl Proxies {
     }
 }
 
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn prune(known: &mut HashMap<String, Proxy>) {
     known.retain(|_, p| p.watches > 0 || p.left.is_some_and(|l| l.elapsed() < PROXY_LEASE));
 }
@@ -149,6 +160,73 @@ impl Registry {
         let mut views: Vec<_> = self.read().values().map(|entry| entry.app.view()).collect();
         views.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
         views
+    }
+
+    /// All apps as an operator wants to see them, by id. An app that is being stopped is left out.
+    pub(crate) async fn statuses(&self) -> Vec<AppStatus> {
+        let mut apps: Vec<_> =
+            self.read().iter().map(|(id, entry)| (id.clone(), entry.app.clone())).collect();
+        apps.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let asked = apps.iter().map(|(_, app)| app.status());
+        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// Has paused apps become images while memory is short, or a wake waits for it. Runs until
+    /// `stop`.
+    pub async fn relieve(&self, limits: pressure::Limits, stop: CancellationToken) {
+        let mut judge = Judge::new(limits);
+        let mut lacking = self.node.admission.lacking();
+        loop {
+            let next = async {
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK) => {}
+                    Ok(()) = lacking.changed() => {}
+                }
+            };
+            if stop.run_until_cancelled(next).await.is_none() {
+                return;
+            }
+            let short = match Reading::now() {
+                Ok(reading) => match judge.judge(Instant::now(), &reading) {
+                    Pressure::None => 0,
+                    Pressure::Short { lacking_bytes } => lacking_bytes,
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "it can't be seen whether memory is short");
+                    0
+                }
+            };
+            let waited_for = lacking.borrow_and_update().saturating_mul(1 << 20);
+            self.free(short.max(waited_for));
+        }
+    }
+
+    /// Chooses paused apps, so that so many bytes come free with what is being saved already.
+    fn free(&self, lacking_bytes: u64) {
+        if lacking_bytes == 0 {
+            return;
+        }
+        let (now, unix) = (Instant::now(), unix_ms());
+        let (mut paused, mut coming) = (Vec::new(), 0_u64);
+        for (id, entry) in self.read().iter() {
+            let (view, _) = entry.app.view();
+            let memory_bytes = entry.config.machine.memory_bytes();
+            match view.state {
+                AppState::Paused => {
+                    let ago = Duration::from_millis(unix.saturating_sub(view.since_unix_ms));
+                    let since = now.checked_sub(ago).unwrap_or(now);
+                    paused.push(Paused { app: id.clone(), since, memory_bytes });
+                }
+                AppState::Snapshotting => coming = coming.saturating_add(memory_bytes),
+                _ => {}
+            }
+        }
+        for id in pressure::choose(&paused, lacking_bytes.saturating_sub(coming)) {
+            tracing::info!(app = %id, "memory is short: what was paused becomes an image");
+            if let Some(app) = self.app(&id) {
+                app.try_tell(Command::Pressure);
+            }
+        }
     }
 
     /// The machines of all apps.

@@ -18,7 +18,8 @@ use axum::{Json, Router};
 use futures_util::FutureExt;
 use rouse_protocol::app::AppId;
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
-use rouse_protocol::wake::{Agreement, SleepRequest};
+use rouse_protocol::status::AppStatus;
+use rouse_protocol::wake::{Agreement, BootRequest, SleepRequest};
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, WatchEvent};
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, unix};
@@ -97,6 +98,11 @@ pub async fn serve(
         .route("/v1/apps/{id}/sleep", post(sleep))
         .route("/v1/apps/{id}/agreement", post(agreement))
         .route("/v1/apps/{id}/clear", post(clear))
+        .route("/v1/apps/{id}/boot", post(boot))
+        .route("/v1/apps/{id}/park", post(park))
+        .route("/v1/apps/{id}/served", post(served))
+        .route("/v1/apps/{id}/trace", get(trace))
+        .route("/v1/status", get(status))
         .route("/v1/watch", get(watch))
         .route("/v1/reload", post(reload))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -225,6 +231,58 @@ async fn clear(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> Re
     tell(&shared, &id, Command::Clear).await
 }
 
+async fn boot(State(shared): State<Shared>, UrlPath(id): UrlPath<String>, body: Bytes) -> Response {
+    let request = if body.is_empty() {
+        BootRequest::default()
+    } else {
+        match serde_json::from_slice(&body) {
+            Ok(request) => request,
+            Err(error) => return bad_body(&error),
+        }
+    };
+    let app = match shared.find(&id) {
+        Ok(app) => app,
+        Err(refused) => return *refused,
+    };
+    match app.boot(request).await {
+        Ok(events) => lines(events),
+        Err(ended) => ended.into_response(),
+    }
+}
+
+async fn park(State(shared): State<Shared>, UrlPath(id): UrlPath<String>, body: Bytes) -> Response {
+    match serde_json::from_slice(&body) {
+        Ok(request) => tell(&shared, &id, Command::Park(request)).await,
+        Err(error) => bad_body(&error),
+    }
+}
+
+async fn served(
+    State(shared): State<Shared>,
+    UrlPath(id): UrlPath<String>,
+    body: Bytes,
+) -> Response {
+    match serde_json::from_slice(&body) {
+        Ok(served) => tell(&shared, &id, Command::Served(served)).await,
+        Err(error) => bad_body(&error),
+    }
+}
+
+async fn trace(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> Response {
+    let app = match shared.find(&id) {
+        Ok(app) => app,
+        Err(refused) => return *refused,
+    };
+    match app.trace().await {
+        Ok(wakes) => Json(wakes).into_response(),
+        Err(ended) => ended.into_response(),
+    }
+}
+
+async fn status(State(shared): State<Shared>) -> Json<Vec<AppStatus>> {
+    Json(shared.registry.statuses().await)
+}
+
 async fn tell(shared: &Shared, id: &str, command: Command) -> Response {
     match shared.find(id) {
         Ok(app) => match app.tell(command).await {
@@ -244,7 +302,8 @@ async fn reload(State(shared): State<Shared>) -> Response {
 async fn metrics(State(shared): State<Shared>) -> Response {
     let views = shared.registry.views();
     let states = views.iter().map(|(view, _)| view.state.as_str());
-    let text = shared.registry.node().metrics.text(states);
+    let node = shared.registry.node();
+    let text = node.metrics.text(states, node.admission.figures());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

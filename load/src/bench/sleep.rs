@@ -108,7 +108,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The test app, with so much memory.
 fn app(binaries: &Binaries) -> App {
-    let mut app = App::hello(binaries);
+    let mut app = App::hello(binaries).disk(256);
     app.vm.memory_mib = MEMORY_MIB;
     app
 }

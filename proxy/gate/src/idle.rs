@@ -58,8 +58,8 @@ async fn propose(waker: Arc<dyn Waker>, app: Arc<App>, generation: Generation) {
         SleepRequest { generation: Some(generation), reason: SleepReason::Idle, tier: None };
     match waker.sleep(app.id(), &request).await {
         Ok(report) => {
-            let took = Duration::from_micros(report.durable_us);
-            tracing::info!(app = %app.id(), %generation, ?took, "sleeps");
+            let took = Duration::from_micros(report.stopped_us);
+            tracing::info!(app = %app.id(), %generation, ?took, tier = report.tier.as_str(), "sleeps");
         }
         // Somebody came, here or at another proxy: as it should be.
         Err(ClientError::Refused(problem)) => {

@@ -50,7 +50,9 @@ impl Refusal {
             | FailureCode::Full
             | FailureCode::Vmm
             | FailureCode::Storage
-            | FailureCode::Locked => Self::WakeFailed(failure),
+            | FailureCode::Locked
+            // Only said of boots, which nobody asks for here.
+            | FailureCode::NotAsleep => Self::WakeFailed(failure),
         }
     }
 

@@ -38,6 +38,11 @@ impl Progress {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it is to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
     pub(super) fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -48,6 +53,6 @@ impl Progress {
     }
 
     pub(super) fn check(&self) -> Result<(), Cancelled> {
-        if self.cancelled.load(Ordering::Relaxed) { Err(Cancelled) } else { Ok(()) }
+        if self.is_cancelled() { Err(Cancelled) } else { Ok(()) }
     }
 }

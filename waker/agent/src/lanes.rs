@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use rouse_protocol::control::{FromAgent, Patch};
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use crate::disk::Disk;
 use crate::patch::{command, env, ssh};
@@ -92,7 +92,7 @@ impl Asked {
         match &error {
             // An error may quote what the app printed: it is for the waker, not for the console.
             Some(_) => warn!(id, what, "failed"),
-            None => info!(id, what, "done"),
+            None => debug!(id, what, "done"),
         }
         if what == "flush" {
             FromAgent::Flushed { id, error }

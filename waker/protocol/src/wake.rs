@@ -172,6 +172,8 @@ pub enum FailureCode {
     Locked,
     /// The app was removed from the configuration meanwhile.
     Removed,
+    /// A boot was asked for, and the app has a VM, or is parked.
+    NotAsleep,
 }
 
 impl FailureCode {
@@ -186,6 +188,7 @@ impl FailureCode {
             Self::Storage => "storage",
             Self::Locked => "locked",
             Self::Removed => "removed",
+            Self::NotAsleep => "not-asleep",
         }
     }
 }

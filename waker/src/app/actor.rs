@@ -1,185 +1,112 @@
 //! The task itself.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rouse_protocol::app::Generation;
 use rouse_protocol::signature::AgentKey;
+use rouse_protocol::status::AppStatus;
 use rouse_protocol::wake::{
-    Agreement, FailureCode, Outcome, PhaseTime, Ready, SleepReason, SleepRefusal, SleepReport,
-    SleepRequest, Tier, WakeEvent, WakeFailure,
+    Agreement, BootRequest, FailureCode, Outcome, ParkRequest, PhaseTime, Ready, Served,
+    SleepReason, SleepRefusal, SleepRequest, Tier, WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::ops::{self, Done, WakeJob, Woken};
+use super::history::History;
+use super::ops::{self, Done, SettleJob, Settling, WakeJob, Woken};
+use super::patches::{Patched, Patches};
+use super::sleep::{Sleep, Step};
 use super::{Change, Command, Node, SleepAnswer};
+use crate::admission::Seat;
 use crate::config::{AppConfig, OnExit};
-use crate::image::{AppDir, Found, Live, Published};
-use crate::lifecycle::{Effect, Event, Lifecycle, State, WakeAnswer, WakeEnd};
-use crate::vmm::{Life, Machine};
+use crate::hook;
+use crate::image::{AppDir, Live, SavedMemory, SettleError, Settled};
+use crate::lifecycle::{
+    Effect, Event, Lifecycle, Limits, Standing, Start, State, WakeAnswer, WakeEnd,
+};
+use crate::vmm::{Machine, SaveTo};
 
 pub(super) struct Actor {
-    node: Node,
-    config: Arc<AppConfig>,
-    dir: Arc<AppDir>,
-    lifecycle: Lifecycle,
-    key: AgentKey,
+    pub(super) node: Node,
+    pub(super) config: Arc<AppConfig>,
+    pub(super) dir: Arc<AppDir>,
+    pub(super) lifecycle: Lifecycle,
+    /// What the next waker is told of the lifecycle.
+    pub(super) noted: Standing,
+    pub(super) key: AgentKey,
     /// The app's lock. None only while a VM that was not adopted holds it.
-    lock: Option<OwnedFd>,
+    pub(super) lock: Option<OwnedFd>,
     /// The VM, while nothing is being done to it.
-    machine: Option<Box<dyn Machine>>,
+    pub(super) machine: Option<Box<dyn Machine>>,
     /// The lifecycle knows that the VM has ended by itself.
-    exit_told: bool,
-    live: Option<Live>,
+    pub(super) exit_told: bool,
+    pub(super) live: Option<Live>,
+    /// The VM's room on the node.
+    pub(super) seat: Option<Seat>,
+    /// How the newest save left memory.
+    pub(super) memory: Option<SavedMemory>,
+    /// The newest settle, until it is called off.
+    pub(super) settling: Option<Settling>,
     /// Where the VM is reached, once it has run.
-    ready: Option<Ready>,
+    pub(super) ready: Option<Ready>,
     /// What is being done to the VM: one thing at a time.
-    doing: JoinSet<Done>,
-    /// Syncs, of which only the newest counts.
-    syncs: JoinSet<(u64, io::Result<()>)>,
-    phases: mpsc::UnboundedReceiver<PhaseTime>,
-    wake: Wake,
-    sleep: Sleep,
-    since: SystemTime,
-    view: watch::Sender<(Arc<AppView>, u64)>,
-    stopping: Option<OnExit>,
+    pub(super) doing: JoinSet<Done>,
+    /// Flushes, of which only the newest counts.
+    pub(super) flushes: JoinSet<u64>,
+    /// Settles, of which only the newest counts.
+    pub(super) settles: JoinSet<(u64, Result<Settled, SettleError>)>,
+    /// What is done to the guest after the first byte.
+    pub(super) patching: JoinSet<()>,
+    /// The operator's programs that run.
+    pub(super) hooks: JoinSet<()>,
+    /// Turns true when a first byte has gone out since the newest wake.
+    pub(super) served: watch::Sender<bool>,
+    /// How often the agent had taken over a life before the newest resume.
+    pub(super) lives: u64,
+    pub(super) patched: mpsc::UnboundedSender<Patched>,
+    pub(super) patches: mpsc::UnboundedReceiver<Patched>,
+    pub(super) phases: mpsc::UnboundedReceiver<PhaseTime>,
+    pub(super) wake: Wake,
+    pub(super) history: History,
+    pub(super) sleep: Sleep,
+    /// Why the newest sleep was asked for.
+    pub(super) drained_for: SleepReason,
+    pub(super) since: SystemTime,
+    pub(super) view: watch::Sender<(Arc<AppView>, u64)>,
+    pub(super) stopping: Option<OnExit>,
     /// The sleep that [`OnExit::Sleep`] asks for has been tried.
-    last_sleep: bool,
+    pub(super) last_sleep: bool,
 }
 
 /// The wake that runs, or the last one.
 #[derive(Default)]
-struct Wake {
+pub(super) struct Wake {
     phases: Vec<PhaseTime>,
     waiting: Vec<mpsc::Sender<WakeEvent>>,
     failure: Option<WakeFailure>,
 }
 
-/// The sleep that runs, or the last one.
-#[derive(Default)]
-struct Sleep {
-    waiting: Vec<oneshot::Sender<SleepAnswer>>,
-    asked: Option<Instant>,
-    agreed_us: u64,
-    saved_us: u64,
-    published: Option<Published>,
-}
-
-impl Sleep {
-    fn elapsed_us(&self) -> u64 {
-        let elapsed = self.asked.map(|asked| asked.elapsed()).unwrap_or_default();
-        u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
-    }
-}
-
 impl Actor {
-    /// An app as it is found on disk.
-    pub(super) async fn open(node: Node, config: AppConfig, dir: Arc<AppDir>) -> io::Result<Self> {
-        let key = dir.key()?;
-        let (found, lock) = dir.look()?;
-        let newest = Generation(dir.next_generation().0.saturating_sub(1));
-        let (_, phases) = mpsc::unbounded_channel();
-        let placeholder = AppView {
-            id: config.id.clone(),
-            hosts: config.hosts.clone(),
-            policy: config.policy.clone(),
-            generation: newest,
-            since_unix_ms: 0,
-            state: AppState::Asleep,
-        };
-        let mut actor = Self {
-            lifecycle: Lifecycle::asleep(node.limits, newest),
-            node,
-            config: Arc::new(config),
-            dir,
-            key,
-            lock,
-            machine: None,
-            exit_told: false,
-            live: None,
-            ready: None,
-            doing: JoinSet::new(),
-            syncs: JoinSet::new(),
-            phases,
-            wake: Wake::default(),
-            sleep: Sleep::default(),
-            since: SystemTime::now(),
-            view: watch::Sender::new((Arc::new(placeholder), 0)),
-            stopping: None,
-            last_sleep: false,
-        };
-        if let Found::Running(record) = found {
-            actor.adopt(record).await?;
-        }
-        actor.publish_view();
-        Ok(actor)
-    }
-
-    /// Takes over the VM that holds the lock. One that can't be taken over is ended: nobody could
-    /// put it to sleep, and a second one must never run beside it.
-    async fn adopt(&mut self, record: Option<crate::vmm::RunRecord>) -> io::Result<()> {
-        let Some(record) = record else {
-            let message = "a process holds the app's lock and left no record of itself";
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
-        };
-        let app = &self.config.id;
-        let live = self.dir.live()?;
-        let life = Life {
-            app: app.clone(),
-            generation: record.generation,
-            key: self.agent_key(),
-            machine: Arc::clone(&self.config.machine),
-            memory: live.memory(),
-            locks: Arc::new([]),
-        };
-        match self.node.vmm.adopt(&life, &record).await {
-            Ok(machine) => {
-                tracing::info!(%app, pid = record.pid, generation = %record.generation, "adopted its VM");
-                self.lifecycle = Lifecycle::awake(self.node.limits, record.generation);
-                self.ready = Some(self.ready_of(&record, Outcome::Awake));
-                self.machine = Some(machine);
-                self.live = Some(live);
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(%app, %error, "its VM can't be adopted and is ended");
-                drop(live);
-                if let Ok(process) =
-                    crate::vmm::process::Process::adopt(record.pid, record.start_ticks)
-                {
-                    process.kill().await;
-                }
-                let (found, lock) = self.dir.look()?;
-                self.lock = lock;
-                match found {
-                    Found::Asleep(_) => Ok(()),
-                    Found::Running(_) => Err(io::Error::new(
-                        io::ErrorKind::ResourceBusy,
-                        "a process that is not its VM holds the app's lock",
-                    )),
-                }
-            }
-        }
-    }
-
     pub(super) fn view(&self) -> watch::Receiver<(Arc<AppView>, u64)> {
         self.view.subscribe()
     }
 
     /// Serves until the app is stopped and at rest.
     pub(super) async fn run(mut self, inbox: &mut mpsc::Receiver<Command>) {
+        // What an earlier waker had begun to park is parked now.
+        self.event(Event::Tick).await;
         loop {
             if self.stopping.is_some() && self.stop_step().await {
                 return;
             }
             let machine = self.machine.as_ref().filter(|_| !self.exit_told);
             let exit = machine.map(|m| m.exited());
+            let stall = machine.filter(|m| !m.stands()).map(|m| m.stalled());
             let deadline = self.lifecycle.deadline();
             tokio::select! {
                 biased;
@@ -192,10 +119,16 @@ impl Actor {
                         return;
                     }
                 },
-                Some(Ok((sleep, result))) = self.syncs.join_next() => {
-                    let result = result.map_err(|e| e.to_string());
-                    self.event(Event::Synced { sleep, result }).await;
+                Some(Ok(sleep)) = self.flushes.join_next() => {
+                    self.event(Event::Flushed { sleep }).await;
                 }
+                Some(Ok((sleep, result))) = self.settles.join_next() => {
+                    self.settled(sleep, result).await;
+                }
+                Some(patched) = self.patches.recv() => self.patched(patched).await,
+                Some(_) = self.patching.join_next() => {}
+                Some(_) = self.hooks.join_next() => {}
+                () = stalled(stall) => self.go_on().await,
                 how = ended(exit) => self.exited(how).await,
                 () = at(deadline) => self.event(Event::Tick).await,
                 command = inbox.recv() => match command {
@@ -218,6 +151,7 @@ impl Actor {
             Command::Configure(config) => {
                 let redeployed = self.config.machine != config.machine;
                 self.config = Arc::new(*config);
+                self.lifecycle.limit(Limits { paused: self.config.paused, ..self.node.limits });
                 // What failed may be mended by it.
                 if redeployed {
                     self.event(Event::Clear).await;
@@ -225,19 +159,43 @@ impl Actor {
                 self.publish_view();
             }
             Command::Clear => self.event(Event::Clear).await,
+            Command::Boot(request, events) => self.boot(request, events).await,
+            Command::Park(ParkRequest { reason }) => {
+                self.event(Event::Park { detail: reason, generation: None, flush: true }).await;
+            }
+            Command::Served(served) => self.first_byte(served),
+            Command::Pressure => self.event(Event::Pressure).await,
+            // Whoever has hung up needs no answer.
+            Command::Status(reply) => drop(reply.send(self.status())),
+            Command::Trace(reply) => drop(reply.send(self.history.all())),
             Command::Stop(how) => self.stopping = Some(how),
         }
     }
 
+    /// Whether there are wakes still; if not, whoever asked is told.
+    fn wakes(&self, events: &mpsc::Sender<WakeEvent>) -> bool {
+        if self.stopping.is_none() {
+            return true;
+        }
+        let failure = WakeFailure {
+            code: FailureCode::Stopping,
+            detail: "the waker is going down".to_owned(),
+            retry_after_ms: Some(1000),
+        };
+        // Whoever has hung up needs no answer, here and below.
+        let _ = events.try_send(WakeEvent::Failed(failure));
+        false
+    }
+
+    async fn boot(&mut self, request: BootRequest, events: mpsc::Sender<WakeEvent>) {
+        if self.wakes(&events) {
+            self.wake.waiting.push(events);
+            self.event(Event::Boot { rollback: request.rollback }).await;
+        }
+    }
+
     async fn wake(&mut self, events: mpsc::Sender<WakeEvent>) {
-        if self.stopping.is_some() {
-            let failure = WakeFailure {
-                code: FailureCode::Stopping,
-                detail: "the waker is going down".to_owned(),
-                retry_after_ms: Some(1000),
-            };
-            // Whoever has hung up needs no answer, here and below.
-            let _ = events.try_send(WakeEvent::Failed(failure));
+        if !self.wakes(&events) {
             return;
         }
         if *self.lifecycle.state() == State::Waking {
@@ -252,13 +210,56 @@ impl Actor {
     }
 
     async fn sleep(&mut self, request: SleepRequest, reply: oneshot::Sender<SleepAnswer>) {
-        if *self.lifecycle.state() == State::Awake {
-            self.sleep.asked = Some(Instant::now());
+        let SleepRequest { generation, reason, tier } = request;
+        if matches!(self.lifecycle.state(), State::Awake | State::Paused { .. }) {
+            self.sleep.begin();
+            self.drained_for = reason;
         }
         self.sleep.waiting.push(reply);
-        let SleepRequest { generation, reason, tier: _ } = request;
+        let pauses = reason == SleepReason::Idle && self.config.paused > Duration::ZERO;
+        let tier = tier.unwrap_or(if pauses { Tier::Paused } else { Tier::Image });
         let proxies = self.node.proxies.names();
-        self.event(Event::Sleep { reason, generation, proxies }).await;
+        self.event(Event::Sleep { reason, generation, tier, proxies }).await;
+    }
+
+    /// A proxy has sent the first byte since the newest wake.
+    fn first_byte(&mut self, served: Served) {
+        if served.generation == self.lifecycle.generation() {
+            self.history.phases(served.phases);
+            self.served.send_replace(true);
+        }
+    }
+
+    async fn settled(&mut self, sleep: u64, result: Result<Settled, SettleError>) {
+        if let Ok(settled) = &result {
+            self.sleep.step(Step::Durable(*settled));
+        }
+        let result = result.map(drop).map_err(|e| e.to_string());
+        self.event(Event::Settled { sleep, result }).await;
+    }
+
+    async fn patched(&mut self, patched: Patched) {
+        let Patched { generation, trace } = patched;
+        self.node.metrics.patched(&trace);
+        self.history.patch(generation, trace.clone());
+        let Some(error) = trace.error else { return };
+        let detail = format!("after its wake, the check `{}` failed: {error}", trace.patch);
+        tracing::error!(app = %self.config.id, %generation, detail, "is parked");
+        // What it believes of a disk that is not the one it knows must not be written there.
+        let flush = trace.patch != "disk";
+        self.event(Event::Park { detail, generation: Some(generation), flush }).await;
+    }
+
+    /// The VMM had stopped the guest, since there was no room on the host's disk. It asks again, until
+    /// there is.
+    async fn go_on(&mut self) {
+        self.node.metrics.stalled();
+        tracing::error!(app = %self.config.id, "its guest stands still: the file system of its disk is full");
+        if let Some(machine) = &mut self.machine
+            && let Err(error) = machine.resume().await
+        {
+            tracing::error!(app = %self.config.id, %error, "it does not go on");
+        }
     }
 
     fn phase(&mut self, time: PhaseTime) {
@@ -289,6 +290,7 @@ impl Actor {
                 let no_room = error.code() == FailureCode::Full;
                 self.node.metrics.not_woken(if no_room { "no-room" } else { "failed" });
                 let detail = error.to_string();
+                self.history.end(Err(detail.clone()));
                 self.wake.failure = Some(WakeFailure {
                     code: error.code(),
                     detail: detail.clone(),
@@ -296,19 +298,33 @@ impl Actor {
                 });
                 Event::Woken(if no_room { WakeEnd::NoRoom } else { WakeEnd::Failed(detail) })
             }
+            Done::Stopped(machine, result) => {
+                self.machine = Some(machine);
+                self.sleep.step(Step::Stopped);
+                Event::Stopped(result)
+            }
             Done::Saved(machine, result) => {
                 self.machine = Some(machine);
-                self.sleep.saved_us = self.sleep.elapsed_us();
-                Event::Saved(result)
+                self.sleep.step(Step::Saved);
+                self.memory = result.as_ref().ok().copied();
+                Event::Saved(result.map(drop))
             }
             Done::Resumed(machine, result) => {
                 self.machine = Some(machine);
                 Event::Resumed(result)
             }
+            Done::Ended => {
+                self.live = None;
+                self.ready = None;
+                self.seat = None;
+                self.discard_live();
+                self.retake_lock();
+                Event::Ended
+            }
             Done::Committed(result) => {
-                if result.is_err() {
-                    self.discard_live();
-                }
+                // What was settled stays, published or not: the next wake finishes it.
+                self.seat = None;
+                self.ready = None;
                 self.retake_lock();
                 Event::Committed(result.map(|published| self.sleep.published = Some(published)))
             }
@@ -317,13 +333,17 @@ impl Actor {
     }
 
     fn woken(&mut self, woken: Woken) -> Event {
-        let Woken { machine, live, outcome } = woken;
+        let Woken { machine, live, seat, outcome, lives, refused } = woken;
         let record = machine.record();
         self.node.metrics.woken(outcome, &self.wake.phases);
         self.ready = Some(self.ready_of(&record, outcome));
+        self.history.phases(self.wake.phases.iter().copied());
+        self.history.end(Ok((outcome, refused)));
         self.machine = Some(machine);
         self.exit_told = false;
         self.live = Some(live);
+        self.seat = Some(seat);
+        self.patch(record.generation, lives, outcome == Outcome::Cold);
         Event::Woken(WakeEnd::Ready(record.generation))
     }
 
@@ -332,45 +352,83 @@ impl Actor {
         for effect in effects {
             self.carry_out(effect).await;
         }
+        self.note_standing();
         self.publish_view();
+    }
+
+    /// So that the next waker knows of failures and parks.
+    fn note_standing(&mut self) {
+        let standing = self.lifecycle.standing();
+        if standing == self.noted {
+            return;
+        }
+        if let Err(error) = self.dir.write_standing(&standing) {
+            tracing::error!(app = %self.config.id, %error, "the next waker will not know of its failures");
+        }
+        self.noted = standing;
+    }
+
+    /// Patches the guest once it serves.
+    fn patch(&mut self, generation: Generation, lives: u64, boots: bool) {
+        self.patching.abort_all();
+        self.served.send_replace(false);
+        let Some(control) = self.machine.as_ref().and_then(|machine| machine.agent()) else {
+            return;
+        };
+        let patches = Patches {
+            generation,
+            control,
+            config: Arc::clone(&self.config),
+            lives,
+            boots,
+            served: self.served.subscribe(),
+            done: self.patched.clone(),
+        };
+        self.patching.spawn(patches.run());
     }
 
     async fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::StartWake => self.start_wake(),
-            Effect::Save => {
-                self.sleep.agreed_us = self.sleep.elapsed_us();
-                let (Some(machine), Some(live)) = (self.machine.take(), &self.live) else {
-                    unreachable!("a running app has a VM and its directory");
-                };
-                let state = live.state();
-                match live.clear_state() {
-                    Ok(()) => drop(self.doing.spawn(ops::save(machine, state))),
-                    Err(error) => {
-                        let detail = format!("{}: {error}", state.display());
-                        self.doing.spawn(async { Done::Saved(machine, Err(detail)) });
-                    }
-                }
+            Effect::StartWake(start) => self.start_wake(start),
+            Effect::Flush { sleep } => {
+                self.sleep.step(Step::Agreed);
+                self.flush(sleep);
             }
-            Effect::Sync { sleep } => {
-                let Some(live) = &self.live else {
-                    unreachable!("a running app has its directory");
-                };
-                let sync = live.sync_later();
-                self.syncs.spawn_blocking(move || (sleep, sync()));
+            Effect::Pause => {
+                self.sleep.step(Step::Flushed);
+                // What has not been checked yet is checked after the next wake.
+                self.patching.abort_all();
+                let machine = self.take_machine();
+                self.doing.spawn(ops::pause(machine));
             }
+            Effect::Save => self.save(),
+            Effect::Settle { sleep } => self.settle(sleep),
             Effect::Resume => {
-                let Some(machine) = self.machine.take() else {
-                    unreachable!("what stands still is there");
-                };
-                self.doing.spawn(ops::resume(machine));
+                let machine = self.take_machine();
+                let settling = self.settling.take();
+                self.lives = machine.agent().map_or(0, |agent| agent.heard().borrow().lives);
+                self.doing.spawn(ops::resume(machine, Arc::clone(&self.dir), settling));
             }
             Effect::Commit => {
-                let (Some(machine), Some(live)) = (self.machine.take(), self.live.take()) else {
-                    unreachable!("what was saved is there");
+                let machine = self.take_machine();
+                self.settling = None;
+                let Some(live) = self.live.take() else {
+                    unreachable!("what was settled is there");
                 };
-                let record = machine.record();
-                self.doing.spawn(ops::commit(machine, Arc::clone(&self.dir), live, record));
+                self.doing.spawn(ops::commit(machine, Arc::clone(&self.dir), live));
+            }
+            Effect::End { flush } => {
+                self.patching.abort_all();
+                let machine = self.take_machine();
+                self.doing.spawn(ops::end(machine, flush.then_some(self.node.flush)));
+            }
+            Effect::Parked { detail } => self.parked(detail),
+            Effect::RefuseBoot(detail) => {
+                let code = FailureCode::NotAsleep;
+                let failure = WakeFailure { code, detail, retry_after_ms: None };
+                if let Some(asker) = self.wake.waiting.pop() {
+                    let _ = asker.try_send(WakeEvent::Failed(failure));
+                }
             }
             Effect::Discard => self.discard().await,
             Effect::AnswerWakes(answer) => self.answer_wakes(answer),
@@ -383,7 +441,126 @@ impl Actor {
         }
     }
 
-    fn start_wake(&mut self) {
+    fn take_machine(&mut self) -> Box<dyn Machine> {
+        let Some(machine) = self.machine.take() else {
+            unreachable!("the lifecycle does nothing to a VM that is not there");
+        };
+        machine
+    }
+
+    fn flush(&mut self, sleep: u64) {
+        let agent = self.machine.as_ref().and_then(|machine| machine.agent());
+        let (app, within) = (self.config.id.clone(), self.node.flush);
+        let metrics = Arc::clone(&self.node.metrics);
+        self.flushes.spawn(async move {
+            if let Some(agent) = agent {
+                let flushed = agent.flush(within).await;
+                metrics.flushed(flushed.is_ok());
+                if let Err(error) = flushed {
+                    // What it holds back is in its memory, which is frozen with the disk.
+                    tracing::warn!(%app, %error, "sleeps without having written out its disk");
+                }
+            }
+            sleep
+        });
+    }
+
+    fn save(&mut self) {
+        // A paused app goes on by itself, when its time has come.
+        if self.sleep.waiting.is_empty() {
+            self.sleep.begin();
+        }
+        let machine = self.take_machine();
+        let Some(live) = &self.live else {
+            unreachable!("a running app has its directory");
+        };
+        let to = SaveTo { state: live.state(), layer: live.layer() };
+        match live.clear_state() {
+            Ok(()) => drop(self.doing.spawn(ops::save(machine, to))),
+            Err(error) => {
+                let detail = format!("{}: {error}", to.state.display());
+                self.doing.spawn(async { Done::Saved(machine, Err(detail)) });
+            }
+        }
+    }
+
+    fn settle(&mut self, sleep: u64) {
+        let (Some(machine), Some(live), Some(memory)) = (&self.machine, &self.live, self.memory)
+        else {
+            unreachable!("what was saved is there");
+        };
+        let job = SettleJob {
+            dir: Arc::clone(&self.dir),
+            live: live.path().to_owned(),
+            record: machine.record(),
+            memory,
+            touched: machine.touched(),
+        };
+        let (work, settling) = job.start();
+        self.settling = Some(settling);
+        self.settles.spawn_blocking(move || (sleep, work()));
+    }
+
+    /// Told to the log, and to the operator's program if there is one.
+    fn parked(&mut self, detail: String) {
+        let app = self.config.id.clone();
+        tracing::error!(%app, detail, "parked: `rouse clear` lets it wake again");
+        self.node.metrics.parked();
+        let Some(hook) = self.config.on_park.clone() else { return };
+        let vars = [
+            ("ROUSE_APP", app.to_string()),
+            ("ROUSE_REASON", detail),
+            ("ROUSE_GENERATION", self.lifecycle.generation().to_string()),
+        ];
+        let metrics = Arc::clone(&self.node.metrics);
+        self.hooks.spawn(async move {
+            let ran = hook::run(&hook, &vars).await;
+            metrics.hook(ran.is_ok());
+            match ran {
+                Ok(()) => tracing::info!(%app, "its on_park hook has ended well"),
+                Err(error) => tracing::error!(%app, %error, "its on_park hook failed"),
+            }
+        });
+    }
+
+    fn status(&self) -> AppStatus {
+        let mut view = AppView::clone(&self.view.borrow().0);
+        if let AppState::Awake(ready) | AppState::Draining { ready, .. } = &mut view.state {
+            ready.key = None;
+        }
+        let sizes = self.dir.sizes();
+        AppStatus {
+            view,
+            memory_mib: self.config.machine.memory_mib,
+            vcpus: self.config.machine.vcpus,
+            pid: self.machine.as_ref().map(|machine| machine.record().pid),
+            image_bytes: sizes.image_bytes,
+            disk_bytes: sizes.disk.map(|(occupied, _)| occupied),
+            disk_size: sizes.disk.map(|(_, size)| size),
+            failures: self.noted.failures,
+            last_wake: self.history.newest().cloned(),
+        }
+    }
+
+    fn answer_sleeps(&mut self, answer: Result<Tier, (SleepRefusal, String)>) {
+        let end = answer.as_ref().map_or_else(|(why, _)| why.as_str(), |tier| tier.as_str());
+        self.node.metrics.slept(end);
+        let generation = self.lifecycle.generation();
+        let answer = answer.and_then(|tier| self.sleep.report(tier, generation));
+        match &answer {
+            Ok(report) => tracing::info!(app = %self.config.id, ?report, "asleep"),
+            Err((SleepRefusal::Failed, detail)) => {
+                tracing::error!(app = %self.config.id, detail, "could not be put to sleep");
+            }
+            Err((why, detail)) => {
+                tracing::info!(app = %self.config.id, ?why, detail, "stays awake")
+            }
+        }
+        self.sleep.answer(&answer);
+    }
+
+    fn start_wake(&mut self, start: Start) {
+        self.history.begin(self.next_generation());
         self.wake.phases.clear();
         self.wake.failure = None;
         self.ready = None;
@@ -401,7 +578,8 @@ impl Actor {
             config: Arc::clone(&self.config),
             dir: Arc::clone(&self.dir),
             lock,
-            generation: self.lifecycle.generation().next(),
+            generation: self.next_generation(),
+            start,
             key: self.agent_key(),
             phases,
         };
@@ -428,8 +606,10 @@ impl Actor {
         if let Some(machine) = self.machine.take() {
             machine.kill().await;
         }
+        self.patching.abort_all();
         self.live = None;
         self.ready = None;
+        self.seat = None;
         self.discard_live();
         self.retake_lock();
     }
@@ -453,6 +633,11 @@ impl Actor {
         };
         let event = match answer {
             WakeAnswer::Woken => self.ready.clone().map(WakeEvent::Ready),
+            WakeAnswer::Unpaused => {
+                let outcome = Outcome::Unpaused;
+                self.unpaused();
+                self.ready.clone().map(|r| WakeEvent::Ready(Ready { outcome, ..r }))
+            }
             WakeAnswer::Awake => {
                 self.ready.clone().map(|r| WakeEvent::Ready(Ready { outcome: Outcome::Awake, ..r }))
             }
@@ -478,6 +663,20 @@ impl Actor {
         }
     }
 
+    /// A life goes on after a pause: patched as after any wake.
+    fn unpaused(&mut self) {
+        let generation = self.lifecycle.generation();
+        self.history.begin(generation);
+        self.history.end(Ok((Outcome::Unpaused, None)));
+        self.node.metrics.woken(Outcome::Unpaused, &[]);
+        self.patch(generation, self.lives, false);
+    }
+
+    /// The number that the life to come has, above all that were.
+    fn next_generation(&self) -> Generation {
+        self.lifecycle.generation().next().max(self.dir.next_generation())
+    }
+
     fn retry_after_ms(&self) -> Option<u64> {
         match self.lifecycle.state() {
             State::Failed { until, .. } => {
@@ -488,60 +687,30 @@ impl Actor {
         }
     }
 
-    fn answer_sleeps(&mut self, answer: Result<(), (SleepRefusal, String)>) {
-        let end = answer.as_ref().map_or_else(|(why, _)| why.as_str(), |()| "asleep");
-        self.node.metrics.slept(end);
-        let answer = match (answer, self.sleep.published.take()) {
-            (Ok(()), Some(published)) => Ok(SleepReport {
-                generation: published.generation,
-                tier: Tier::Image,
-                agreed_us: self.sleep.agreed_us,
-                flushed_us: self.sleep.agreed_us,
-                stopped_us: self.sleep.agreed_us,
-                saved_us: self.sleep.saved_us,
-                durable_us: self.sleep.elapsed_us(),
-                published_us: self.sleep.elapsed_us(),
-                written_bytes: published.image_bytes,
-                image_bytes: published.image_bytes,
-            }),
-            (Ok(()), None) => Err((SleepRefusal::Failed, "nothing was published".to_owned())),
-            (Err((why, detail)), _) => Err((why, detail)),
-        };
-        match &answer {
-            Ok(report) => tracing::info!(app = %self.config.id, ?report, "asleep"),
-            Err((SleepRefusal::Failed, detail)) => {
-                tracing::error!(app = %self.config.id, detail, "could not be put to sleep");
-            }
-            Err((why, detail)) => {
-                tracing::info!(app = %self.config.id, ?why, detail, "stays awake")
-            }
-        }
-        for waiting in self.sleep.waiting.drain(..) {
-            let _ = waiting.send(answer.clone());
-        }
-    }
-
     /// One step towards the end of the task; true when it is reached.
     async fn stop_step(&mut self) -> bool {
-        let between_steps = matches!(self.lifecycle.state(), State::Syncing { .. });
-        if !self.doing.is_empty() || between_steps {
+        let settling = matches!(self.lifecycle.state(), State::Settling { .. });
+        if !self.doing.is_empty() || settling {
             return false;
         }
         match (self.stopping, self.lifecycle.state()) {
-            (Some(OnExit::Leave), State::Draining { .. }) => {
+            (Some(OnExit::Leave), State::Draining { .. } | State::Flushing { .. }) => {
                 // So that the proxies do not hold visitors for a sleep that never comes.
                 self.event(Event::Wake).await;
                 true
             }
-            (Some(OnExit::Sleep), State::Awake | State::Draining { .. }) if !self.last_sleep => {
+            (Some(OnExit::Sleep), State::Flushing { .. }) => false,
+            (Some(OnExit::Sleep), State::Awake | State::Draining { .. } | State::Paused { .. })
+                if !self.last_sleep =>
+            {
                 self.last_sleep = true;
-                self.sleep.asked = Some(Instant::now());
+                self.sleep.begin();
                 // The operator has decided: the proxies are told by the state, and not asked.
-                let (reason, proxies) = (SleepReason::Operator, BTreeSet::new());
-                self.event(Event::Sleep { reason, generation: None, proxies }).await;
+                let (reason, tier, proxies) = (SleepReason::Operator, Tier::Image, BTreeSet::new());
+                self.event(Event::Sleep { reason, generation: None, tier, proxies }).await;
                 false
             }
-            (Some(OnExit::Sleep), State::Awake | State::Draining { .. }) => {
+            (Some(OnExit::Sleep), State::Awake | State::Draining { .. } | State::Paused { .. }) => {
                 tracing::error!(app = %self.config.id, "its VM could not be saved and is ended");
                 self.discard().await;
                 true
@@ -550,11 +719,11 @@ impl Actor {
         }
     }
 
-    fn agent_key(&self) -> Option<AgentKey> {
+    pub(super) fn agent_key(&self) -> Option<AgentKey> {
         self.config.machine.agent.then(|| self.key.clone())
     }
 
-    fn ready_of(&self, record: &crate::vmm::RunRecord, outcome: Outcome) -> Ready {
+    pub(super) fn ready_of(&self, record: &crate::vmm::RunRecord, outcome: Outcome) -> Ready {
         Ready {
             endpoint: record.endpoint,
             generation: record.generation,
@@ -563,7 +732,7 @@ impl Actor {
         }
     }
 
-    fn publish_view(&mut self) {
+    pub(super) fn publish_view(&mut self) {
         let state = self.app_state();
         let (old, number) = self.view.borrow().clone();
         let mut view = AppView {
@@ -591,14 +760,18 @@ impl Actor {
     fn app_state(&self) -> AppState {
         match (self.lifecycle.state(), &self.ready) {
             (State::Awake, Some(ready)) => AppState::Awake(ready.clone()),
-            (State::Draining { reason, .. }, Some(ready)) => {
-                let question = self.lifecycle.question();
-                AppState::Draining { ready: ready.clone(), reason: *reason, question }
+            (State::Draining { .. } | State::Flushing { .. }, Some(ready)) => {
+                let (reason, question) = (self.drained_for, self.lifecycle.question());
+                AppState::Draining { ready: ready.clone(), reason, question }
             }
-            (State::Awake | State::Draining { .. } | State::Waking, _) => AppState::Waking,
+            (State::Awake | State::Draining { .. } | State::Flushing { .. } | State::Waking, _) => {
+                AppState::Waking
+            }
+            (State::Paused { .. }, _) => AppState::Paused,
             (
-                State::Saving { .. }
-                | State::Syncing { .. }
+                State::Pausing { .. }
+                | State::Saving { .. }
+                | State::Settling { .. }
                 | State::Resuming { .. }
                 | State::Committing { .. },
                 _,
@@ -608,7 +781,9 @@ impl Actor {
                 detail: detail.clone(),
                 retry_after_ms: self.retry_after_ms().unwrap_or_default(),
             },
-            (State::Parked { detail }, _) => AppState::Parked { detail: detail.clone() },
+            (State::Parking { detail, .. } | State::Parked { detail }, _) => {
+                AppState::Parked { detail: detail.clone() }
+            }
         }
     }
 }
@@ -628,4 +803,14 @@ async fn at(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
+}
+
+/// A second after the VMM has stopped the guest by itself; never where it has not.
+async fn stalled(stall: Option<watch::Receiver<bool>>) {
+    if let Some(mut stall) = stall
+        && stall.wait_for(|stalled| *stalled).await.is_ok()
+    {
+        return tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    std::future::pending().await
 }

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_protocol::app::AppId;
-use rouse_protocol::wake::{Agreement, SleepRefusal, SleepReport, SleepRequest, WakeEvent};
+use rouse_protocol::status::{AppStatus, WakeTrace};
+use rouse_protocol::wake::{
+    Agreement, BootRequest, ParkRequest, Served, SleepRefusal, SleepReport, SleepRequest, WakeEvent,
+};
 use rouse_protocol::watch::AppView;
-use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::admission::Admission;
 use crate::config::{AppConfig, OnExit};
 use crate::image::AppDir;
 use crate::lifecycle::Limits;
@@ -18,7 +22,11 @@ use crate::registry::Proxies;
 use crate::vmm::Vmm;
 
 mod actor;
+mod adopt;
+mod history;
 mod ops;
+mod patches;
+mod sleep;
 
 /// What all apps of a node share.
 #[derive(Clone)]
@@ -29,10 +37,12 @@ pub struct Node {
     pub apps_root: std::path::PathBuf,
     /// How failures are remembered.
     pub limits: Limits,
-    /// Wakes at once; the queue is fair.
-    pub admission: Arc<Semaphore>,
+    /// Memory for VMs, and wakes at once; the queue is fair.
+    pub admission: Admission,
     /// How long a wake may wait for admission.
     pub queue: Duration,
+    /// How long a guest has to write out its disk.
+    pub flush: Duration,
     /// The proxies that watch.
     pub proxies: Arc<Proxies>,
     /// Every change of every app.
@@ -59,6 +69,13 @@ pub(crate) enum Command {
     ProxyGone(String),
     Configure(Box<AppConfig>),
     Clear,
+    Boot(BootRequest, mpsc::Sender<WakeEvent>),
+    Park(ParkRequest),
+    Served(Served),
+    /// RAM is short.
+    Pressure,
+    Status(oneshot::Sender<AppStatus>),
+    Trace(oneshot::Sender<Vec<WakeTrace>>),
     /// No more wakes; ends the task once nothing is being done any more.
     Stop(OnExit),
 }
@@ -111,6 +128,30 @@ impl App {
     pub(crate) async fn sleep(&self, request: SleepRequest) -> Result<SleepAnswer, Ended> {
         let (reply, answer) = oneshot::channel();
         self.tell(Command::Sleep(request, reply)).await?;
+        answer.await.map_err(|_| Ended)
+    }
+
+    /// Boots it cold, or rolls it back; as [`Self::wake`].
+    pub(crate) async fn boot(
+        &self,
+        request: BootRequest,
+    ) -> Result<mpsc::Receiver<WakeEvent>, Ended> {
+        let (events, receiver) = mpsc::channel(WAKE_EVENTS);
+        self.tell(Command::Boot(request, events)).await?;
+        Ok(receiver)
+    }
+
+    /// What an operator wants to see of it.
+    pub(crate) async fn status(&self) -> Result<AppStatus, Ended> {
+        let (reply, answer) = oneshot::channel();
+        self.tell(Command::Status(reply)).await?;
+        answer.await.map_err(|_| Ended)
+    }
+
+    /// Its last wakes, the newest last.
+    pub(crate) async fn trace(&self) -> Result<Vec<WakeTrace>, Ended> {
+        let (reply, answer) = oneshot::channel();
+        self.tell(Command::Trace(reply)).await?;
         answer.await.map_err(|_| Ended)
     }
 

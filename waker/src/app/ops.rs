@@ -7,35 +7,63 @@ use std::sync::Arc;
 use rouse_protocol::app::Generation;
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{FailureCode, Outcome, Phase, PhaseTime};
-use tokio::sync::mpsc;
+use rouse_snapshot_format::Progress;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
-use crate::config::AppConfig;
-use crate::image::{AppDir, ImageRefusal, Live, Published};
-use crate::vmm::{BootError, Life, Machine, RestoreError, RunRecord, Stopwatch, VmmIdentity};
+use crate::admission::{Seat, TooLarge, Turn};
+use crate::config::{AfterCrash, AppConfig};
+use crate::fault;
+use crate::image::{
+    AppDir, FreshError, ImageRefusal, Live, Published, SavedMemory, Settle, SettleError, Settled,
+};
+use crate::lifecycle::Start;
+use crate::vmm::touched::{Mark, Touched};
+use crate::vmm::{
+    BootError, Life, Machine, RestoreError, RunRecord, SaveTo, Stopwatch, VmmIdentity,
+};
 
 /// What has been done, and everything that was taken along to do it.
 pub(super) enum Done {
     Woken(Result<Woken, WakeError>),
-    Saved(Box<dyn Machine>, Result<(), String>),
+    Stopped(Box<dyn Machine>, Result<(), String>),
+    Saved(Box<dyn Machine>, Result<SavedMemory, String>),
     Resumed(Box<dyn Machine>, Result<(), String>),
     Committed(Result<Published, String>),
+    Ended,
 }
 
 /// A VM that runs.
 pub(super) struct Woken {
     pub(super) machine: Box<dyn Machine>,
     pub(super) live: Live,
+    pub(super) seat: Seat,
     pub(super) outcome: Outcome,
+    /// How often the agent had taken over a life before.
+    pub(super) lives: u64,
+    /// Why there was no restore.
+    pub(super) refused: Option<String>,
 }
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WakeError {
-    #[error("the node runs as many wakes as it may, and this one waited for {0:?}")]
+    #[error("the node has no room for another VM, and this wake waited for {0:?}")]
     NoRoom(std::time::Duration),
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error(
+        "{path} has {free} bytes free, and the guest's memory may come to need {needed}: make room on that file system"
+    )]
+    NoSpace { path: PathBuf, free: u64, needed: u64 },
     #[error("the app's directory {path}: {source}")]
     Storage { path: PathBuf, source: std::io::Error },
+    #[error("the app's disk: {0}")]
+    Disk(crate::image::DiskError),
+    #[error(
+        "there is no sleep to go back to: the file system keeps no second copy, or none was made"
+    )]
+    NoWayBack,
     #[error("a process that is not its VM holds the app's lock")]
     Locked,
     #[error("{0}")]
@@ -47,8 +75,8 @@ pub(super) enum WakeError {
 impl WakeError {
     pub(super) fn code(&self) -> FailureCode {
         match self {
-            Self::NoRoom(..) => FailureCode::Full,
-            Self::Storage { .. } => FailureCode::Storage,
+            Self::NoRoom(..) | Self::TooLarge(_) | Self::NoSpace { .. } => FailureCode::Full,
+            Self::Storage { .. } | Self::Disk(_) | Self::NoWayBack => FailureCode::Storage,
             Self::Locked => FailureCode::Locked,
             Self::Boot(_) | Self::Resume(_) => FailureCode::Vmm,
         }
@@ -63,33 +91,46 @@ pub(super) struct WakeJob {
     pub(super) lock: OwnedFd,
     pub(super) generation: Generation,
     pub(super) key: Option<AgentKey>,
+    pub(super) start: Start,
     pub(super) phases: mpsc::UnboundedSender<PhaseTime>,
+}
+
+/// A VM that was set going, before it is told how it came about.
+struct Going {
+    machine: Box<dyn Machine>,
+    live: Live,
+    outcome: Outcome,
+    lives: u64,
 }
 
 impl WakeJob {
     /// From a stopped app to a VM that runs: restored if its image can be used, else booted.
     pub(super) async fn run(self) -> Result<Woken, WakeError> {
         let mut watch = Stopwatch::start();
-        let _admitted = self.admit().await?;
+        let (seat, _turn) = self.admit().await?;
         self.phase(watch.lap(Phase::Queue));
         let identity = self.node.vmm.identity(&self.config.machine).await?;
         let mut watch = Stopwatch::start();
-        match self.consume(identity).await {
-            Ok(live) => {
-                self.phase(watch.lap(Phase::Image));
-                match self.restore(live).await? {
-                    Some(woken) => Ok(woken),
-                    None => self.boot().await,
-                }
-            }
+        let consumed = self.consume(identity).await?;
+        self.phase(watch.lap(Phase::Image));
+        let (going, refused) = match consumed {
+            Ok(live) => match self.restore(live).await? {
+                Ok(going) => (going, None),
+                Err(error) => (self.boot().await?, Some(error.to_string())),
+            },
             // Somebody works on it just now: it is as good as it was, so it waits.
-            Err(ImageRefusal::Busy { path, source }) => Err(WakeError::Storage { path, source }),
-            Err(refusal) => {
-                self.phase(watch.lap(Phase::Image));
-                self.note_refusal(&refusal);
-                self.boot().await
+            Err(ImageRefusal::Busy { path, source }) => {
+                return Err(WakeError::Storage { path, source });
             }
-        }
+            Err(refusal) => {
+                self.note_refusal(&refusal);
+                let told = !matches!(refusal, ImageRefusal::None);
+                (self.boot().await?, told.then(|| refusal.to_string()))
+            }
+        };
+        fault::hit("woken").map_err(|e| self.storage(e))?;
+        let Going { machine, live, outcome, lives } = going;
+        Ok(Woken { machine, live, seat, outcome, lives, refused })
     }
 
     fn phase(&self, time: PhaseTime) {
@@ -97,67 +138,124 @@ impl WakeJob {
         let _ = self.phases.send(time);
     }
 
-    async fn admit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, WakeError> {
-        let admission = Arc::clone(&self.node.admission);
-        match tokio::time::timeout(self.node.queue, admission.acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            // It is never closed.
-            Ok(Err(_)) | Err(_) => Err(WakeError::NoRoom(self.node.queue)),
+    async fn admit(&self) -> Result<(Seat, Turn), WakeError> {
+        let memory_mib = u64::from(self.config.machine.memory_mib);
+        let entering = self.node.admission.enter(memory_mib);
+        match tokio::time::timeout(self.node.queue, entering).await {
+            Ok(entered) => Ok(entered?),
+            Err(_) => Err(WakeError::NoRoom(self.node.queue)),
         }
     }
 
-    async fn consume(&self, identity: VmmIdentity) -> Result<Live, ImageRefusal> {
+    async fn consume(
+        &self,
+        identity: VmmIdentity,
+    ) -> Result<Result<Live, ImageRefusal>, WakeError> {
         let (dir, config) = (Arc::clone(&self.dir), Arc::clone(&self.config));
-        blocking(move || dir.consume(&config.machine, &identity)).await
+        let start = self.start;
+        let consumed = blocking(move || {
+            let rolled_back = match start {
+                Start::Cold => return Ok(Err(ImageRefusal::Unwanted)),
+                Start::Restore => false,
+                Start::Rollback => dir.roll_back()?,
+            };
+            if start == Start::Rollback && !rolled_back {
+                return Ok(Err(ImageRefusal::None));
+            }
+            let consumed = dir.consume(&config.machine, &identity);
+            let crashed = matches!(consumed, Err(ImageRefusal::None));
+            if crashed && config.after_crash == AfterCrash::Rollback && dir.roll_back()? {
+                return Ok(dir.consume(&config.machine, &identity));
+            }
+            Ok(consumed)
+        });
+        match consumed.await.map_err(|e| self.storage(e))? {
+            Err(ImageRefusal::None) if start == Start::Rollback => Err(WakeError::NoWayBack),
+            consumed => Ok(consumed),
+        }
     }
 
     fn note_refusal(&self, refusal: &ImageRefusal) {
         self.node.metrics.refused(refusal.reason());
-        if !matches!(refusal, ImageRefusal::None) {
+        if !matches!(refusal, ImageRefusal::None | ImageRefusal::Unwanted) {
             tracing::warn!(app = %self.config.id, %refusal, "the image is not used");
         }
     }
 
-    /// None: the image could not be loaded and is spent.
-    async fn restore(&self, live: Live) -> Result<Option<Woken>, WakeError> {
+    /// The inner error: the image could not be loaded and is spent.
+    async fn restore(&self, live: Live) -> Result<Result<Going, RestoreError>, WakeError> {
         // While the VMM is handed over; it must be durable before a vCPU runs.
         let dir = Arc::clone(&self.dir);
-        let durable = tokio::task::spawn_blocking(move || dir.sync());
+        let durable = tokio::task::spawn_blocking(move || dir.sync_consumed());
         let life = self.life(&live)?;
         let mut sink = |time| self.phase(time);
-        let machine = match self.node.vmm.restore(&life, &live.state(), &mut sink).await {
+        let restored = match self.enough_space(&live) {
+            Ok(()) => self.node.vmm.restore(&life, &live.state(), &mut sink).await,
+            Err(error) => {
+                drop(life);
+                self.put_back(live, durable).await?;
+                return Err(error);
+            }
+        };
+        let machine = match restored {
             Ok(machine) => machine,
             Err(RestoreError::Start(error)) => {
                 // No VMM, no boot either; and nobody has touched the image.
                 drop(life);
-                durable.await.map_err(joined).map_err(|e| self.storage(e))?.ok();
-                let dir = Arc::clone(&self.dir);
-                blocking(move || dir.put_back(live)).await.map_err(|e| self.storage(e))?;
+                self.put_back(live, durable).await?;
                 return Err(WakeError::Boot(BootError::Start(error)));
             }
             Err(error) => {
                 tracing::warn!(app = %self.config.id, %error, "the image could not be loaded");
                 self.node.metrics.refused("load");
                 durable.await.map_err(joined).map_err(|e| self.storage(e))?.ok();
-                return Ok(None);
+                return Ok(Err(error));
             }
         };
         drop(life);
         let durable = durable.await.map_err(joined).and_then(|synced| synced);
-        self.go(machine, live, Outcome::Resumed, durable).await.map(Some)
+        self.go(machine, live, Outcome::Resumed, durable).await.map(Ok)
     }
 
-    async fn boot(&self) -> Result<Woken, WakeError> {
+    async fn put_back(
+        &self,
+        live: Live,
+        durable: tokio::task::JoinHandle<std::io::Result<()>>,
+    ) -> Result<(), WakeError> {
+        durable.await.map_err(joined).map_err(|e| self.storage(e))?.ok();
+        let dir = Arc::clone(&self.dir);
+        blocking(move || dir.put_back(live)).await.map_err(|e| self.storage(e))
+    }
+
+    async fn boot(&self) -> Result<Going, WakeError> {
         let (dir, config) = (Arc::clone(&self.dir), Arc::clone(&self.config));
         let live = blocking(move || dir.fresh(&config.machine)).await;
-        let live = live.map_err(|e| self.storage(e))?;
+        let live = live.map_err(|error| match error {
+            FreshError::File(source) => self.storage(source),
+            FreshError::Disk(error) => WakeError::Disk(error),
+        })?;
+        self.enough_space(&live)?;
         let life = self.life(&live)?;
         let mut sink = |time| self.phase(time);
         let machine = self.node.vmm.boot(&life, &mut sink).await?;
         drop(life);
         let dir = Arc::clone(&self.dir);
-        let durable = blocking(move || dir.sync()).await;
+        let durable = blocking(move || dir.sync_consumed()).await;
         self.go(machine, live, Outcome::Cold, durable).await
+    }
+
+    /// The memory file is sparse, and a guest that writes to a page that the file system has no
+    /// block for is killed (SIGBUS): better no wake.
+    fn enough_space(&self, live: &Live) -> Result<(), WakeError> {
+        use std::os::unix::fs::MetadataExt;
+        let path = live.memory();
+        let looked = std::fs::metadata(&path)
+            .and_then(|file| Ok((file, rustix::fs::statvfs(&path)?)))
+            .map_err(|e| self.storage(e))?;
+        let (file, fs) = looked;
+        let needed = file.len().saturating_sub(file.blocks() * 512);
+        let free = fs.f_bavail.saturating_mul(fs.f_frsize);
+        if free < needed { Err(WakeError::NoSpace { path, free, needed }) } else { Ok(()) }
     }
 
     /// The last step: noted, then set going.
@@ -167,19 +265,20 @@ impl WakeJob {
         live: Live,
         outcome: Outcome,
         durable: std::io::Result<()>,
-    ) -> Result<Woken, WakeError> {
+    ) -> Result<Going, WakeError> {
         let noted = durable.and_then(|()| self.dir.write_run_record(&machine.record()));
-        if let Err(source) = noted {
+        if let Err(source) = noted.and_then(|()| fault::hit("resume")) {
             machine.kill().await;
             return Err(self.storage(source));
         }
+        let lives = machine.agent().map_or(0, |agent| agent.heard().borrow().lives);
         let mut watch = Stopwatch::start();
         if let Err(error) = machine.resume().await {
             machine.kill().await;
             return Err(WakeError::Resume(error));
         }
         self.phase(watch.lap(Phase::Resume));
-        Ok(Woken { machine, live, outcome })
+        Ok(Going { machine, live, outcome, lives })
     }
 
     fn life(&self, live: &Live) -> Result<Life, WakeError> {
@@ -190,6 +289,9 @@ impl WakeJob {
             key: self.key.clone(),
             machine: Arc::clone(&self.config.machine),
             memory: live.memory(),
+            disk: live.disk().filter(|_| self.config.machine.disk.is_some()),
+            mark: Mark::now().ok(),
+            keep_pair: self.config.after_crash == AfterCrash::Rollback,
             locks: Arc::new(locks().map_err(|e| self.storage(e))?),
         })
     }
@@ -199,14 +301,70 @@ impl WakeJob {
     }
 }
 
-/// Stops the guest and has it saved.
-pub(super) async fn save(mut machine: Box<dyn Machine>, state: PathBuf) -> Done {
-    let result = machine.save(&state).await.map_err(|e| e.to_string());
+/// Stops the vCPUs.
+pub(super) async fn pause(mut machine: Box<dyn Machine>) -> Done {
+    let result = machine.pause().await.map_err(|e| e.to_string());
+    Done::Stopped(machine, result)
+}
+
+/// Has a standing guest saved.
+pub(super) async fn save(mut machine: Box<dyn Machine>, to: SaveTo) -> Done {
+    let result = machine.save(&to).await.map_err(|e| e.to_string());
+    let result = result.and_then(|memory| {
+        fault::hit("saved").map_err(|e| e.to_string())?;
+        Ok(memory)
+    });
     Done::Saved(machine, result)
 }
 
-/// Sets a guest going whose sleep is off.
-pub(super) async fn resume(mut machine: Box<dyn Machine>) -> Done {
+/// A settle that is going on; it can be called off.
+pub(super) struct Settling {
+    progress: Arc<Progress>,
+    /// Fails when nothing is done to the files any more.
+    ended: oneshot::Receiver<()>,
+}
+
+/// What a settle needs.
+pub(super) struct SettleJob {
+    pub(super) dir: Arc<AppDir>,
+    pub(super) live: PathBuf,
+    pub(super) record: RunRecord,
+    pub(super) memory: SavedMemory,
+    pub(super) touched: Box<dyn FnOnce() -> Touched + Send>,
+}
+
+impl SettleJob {
+    /// The work, to be run where it may block, and the handle to call it off.
+    pub(super) fn start(
+        self,
+    ) -> (impl FnOnce() -> Result<Settled, SettleError> + Send + 'static, Settling) {
+        let progress = Arc::new(Progress::new());
+        let (ending, ended) = oneshot::channel();
+        let theirs = Arc::clone(&progress);
+        let work = move || {
+            let _ending: oneshot::Sender<()> = ending;
+            let Self { dir, live, record, memory, touched } = self;
+            let touched = touched();
+            dir.settle(Settle { live, record: &record, memory, touched, progress: &theirs })
+        };
+        (work, Settling { progress, ended })
+    }
+}
+
+/// Calls off what is being settled, takes back what was, and sets the guest going.
+pub(super) async fn resume(
+    mut machine: Box<dyn Machine>,
+    dir: Arc<AppDir>,
+    settling: Option<Settling>,
+) -> Done {
+    if let Some(settling) = settling {
+        settling.progress.cancel();
+        let _ = settling.ended.await;
+    }
+    if let Err(error) = blocking(move || dir.undo()).await {
+        // An image that speaks of older memory stays, and is found out by its checksums.
+        tracing::error!(%error, "a manifest of a sleep that is off can't be removed");
+    }
     let result = machine.resume().await.map_err(|e| e.to_string());
     if let Err(error) = &result {
         tracing::error!(error, "a guest whose sleep is off could not be set going");
@@ -214,22 +372,28 @@ pub(super) async fn resume(mut machine: Box<dyn Machine>) -> Done {
     Done::Resumed(machine, result)
 }
 
-/// Ends the VM, and publishes what it was as a generation.
-pub(super) async fn commit(
-    machine: Box<dyn Machine>,
-    dir: Arc<AppDir>,
-    live: Live,
-    record: RunRecord,
-) -> Done {
+/// Ends the VM, and publishes what was settled as a generation.
+pub(super) async fn commit(machine: Box<dyn Machine>, dir: Arc<AppDir>, live: Live) -> Done {
     if let Err(error) = machine.finish().await {
         return Done::Committed(Err(error.to_string()));
     }
-    let published = blocking(move || dir.publish(live, &record)).await;
+    let published = blocking(move || dir.publish(live)).await;
     Done::Committed(published.map_err(|e| e.to_string()))
 }
 
+/// Ends the VM; its memory is lost.
+pub(super) async fn end(machine: Box<dyn Machine>, flush: Option<std::time::Duration>) -> Done {
+    if let (Some(within), Some(agent)) = (flush, machine.agent())
+        && let Err(error) = agent.flush(within).await
+    {
+        tracing::warn!(%error, "a guest that is parked did not write out its disk");
+    }
+    machine.kill().await;
+    Done::Ended
+}
+
 /// Runs file work on a thread where it may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         // A panic in it is a fault of ours: let it surface where it was asked for.

@@ -1,17 +1,20 @@
 //! One app's file in `apps.d`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_conf::check::{base, between, seconds};
+use rouse_conf::check::{base, between, seconds, word};
 use rouse_conf::{Mistake, Refused, Table};
+use rouse_protocol::MAX_LINE;
 use rouse_protocol::app::{AppId, Host};
 use rouse_protocol::signature::DEFAULT_GATE_PATH;
 use rouse_protocol::watch::Policy;
+
+use crate::hook::Hook;
 
 /// An app as its file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,55 @@ pub struct AppConfig {
     pub policy: Policy,
     /// Its virtual machine.
     pub machine: Arc<MachineConfig>,
+    /// How long it stays paused, its RAM kept, before it becomes an image; zero: not at all.
+    pub paused: Duration,
+    /// How it comes back when its VM has ended without a sleep.
+    pub after_crash: AfterCrash,
+    /// What its guest is told after each wake.
+    pub env: BTreeMap<String, String>,
+    /// What is checked after each wake.
+    pub patch: PatchConfig,
+    /// The operator's program that is run when the app is parked.
+    pub on_park: Option<Hook>,
+}
+
+/// How an app comes back when its VM has ended without a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterCrash {
+    /// It boots from its disk as that is. Nothing that was flushed is lost, its memory is.
+    Boot,
+    /// Memory *and* disk of its last sleep, where the file system can keep both, else a boot. What was
+    /// written to the disk since is set aside.
+    Rollback,
+}
+
+/// `[patch]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatchConfig {
+    /// An SSH server has to greet on this port of the guest's loopback.
+    pub ssh_port: Option<u16>,
+    /// A program that has to end well in the guest.
+    pub command: Option<Vec<String>>,
+    /// How long each patch may take.
+    pub timeout: Duration,
+}
+
+/// `[disk]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Its size when it is made, in MiB; a larger template stays as large as it is.
+    pub size_mib: u32,
+    /// What it is a copy of when it is made; none: an empty ext4.
+    pub template: Option<PathBuf>,
+    /// What makes an empty ext4.
+    pub mkfs: PathBuf,
+}
+
+impl DiskConfig {
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.size_mib) << 20
+    }
 }
 
 /// An app's virtual machine.
@@ -47,6 +99,8 @@ pub struct MachineConfig {
     pub outbound: bool,
     /// What the gate asks the agent for.
     pub gate_path: String,
+    /// Its disk; none: it has none.
+    pub disk: Option<DiskConfig>,
 }
 
 impl MachineConfig {
@@ -73,13 +127,16 @@ impl MachineConfig {
         part(self.cmdline.as_bytes());
         part(self.gate_path.as_bytes());
         part(format!("{} {}", self.port, self.agent).as_bytes());
+        // What the guest sees of a disk is that it has one; which, the image says itself.
+        part(&[u8::from(self.disk.is_some())]);
         hasher.finalize().to_hex()[..32].to_owned()
     }
 
     /// The files that it needs and that can't be opened, with why. A file may come later than its
     /// app's configuration, so this is not asked when that is read.
     pub fn unreadable(&self) -> Vec<(PathBuf, io::Error)> {
-        let files = std::iter::once(&self.kernel).chain(&self.initrd);
+        let template = self.disk.as_ref().and_then(|disk| disk.template.as_ref());
+        let files = std::iter::once(&self.kernel).chain(&self.initrd).chain(template);
         files.filter_map(|f| std::fs::File::open(f).err().map(|e| (f.clone(), e))).collect()
     }
 }
@@ -152,6 +209,7 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
         let deadline = Duration::from_secs(25);
         (path, t.optional_as("hold_deadline_seconds", deadline, seconds(1, 3600)))
     });
+    let disk = file.table("disk", |t| disk(t, base));
     let machine = file.table("vm", |t| {
         let memory_mib = t.optional_as("memory_mib", 256, between(32, 1 << 20));
         let vcpus = t.optional_as("vcpus", 1, between(1, 64));
@@ -172,10 +230,32 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
             agent,
             outbound,
             gate_path,
+            disk,
         })
     });
-    let idle = file.table("sleep", |t| {
-        t.optional_as("idle_seconds", Duration::from_secs(300), seconds(0, 30 * 24 * 3600))
+    let (idle, paused, after_crash) = file.table("sleep", |t| {
+        let long = 30 * 24 * 3600;
+        let crash = [("boot", AfterCrash::Boot), ("rollback", AfterCrash::Rollback)];
+        (
+            t.optional_as("idle_seconds", Duration::from_secs(300), seconds(0, long)),
+            t.optional_as("paused_seconds", Duration::from_secs(60), seconds(0, long)),
+            t.optional_as("after_crash", AfterCrash::Boot, word(&crash)),
+        )
+    });
+    let env = file.optional_as("env", BTreeMap::new(), env);
+    let patch = file.table("patch", |t| PatchConfig {
+        ssh_port: t.optional_as("ssh_port", None, |port: u16| match port {
+            0 => Err("is between 1 and 65535"),
+            port => Ok(Some(port)),
+        }),
+        command: t.optional_as("command", None, |argv: Vec<String>| argv_of(argv).map(Some)),
+        timeout: t.optional_as("timeout_seconds", Duration::from_secs(10), seconds(1, 600)),
+    });
+    let on_park = file.table("park", |t| {
+        let timeout =
+            t.optional_as("hook_timeout_seconds", Duration::from_secs(60), seconds(1, 3600));
+        let hook = |argv| Hook::new(argv, timeout).map(Some);
+        t.optional_as("hook", None, hook)
     });
     let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     Some(AppConfig {
@@ -183,7 +263,52 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
         hosts: hosts?,
         policy: Policy { idle_ms: ms(idle), hold_deadline_ms: ms(hold_deadline), gate_path },
         machine: Arc::new(machine?),
+        paused,
+        after_crash,
+        env,
+        patch,
+        on_park,
     })
+}
+
+fn disk(t: &mut Table<'_>, base: &Path) -> Option<DiskConfig> {
+    // 4 MiB is about the least that an ext4 with a journal is made in.
+    let size = t.optional_as("size_mib", None, |mib: u32| match mib {
+        4..=16_777_216 => Ok(Some(mib)),
+        _ => Err("is between 4 and 16777216 (16 TiB)"),
+    });
+    let template = t.optional::<Option<PathBuf>>("template", None).map(|path| base.join(path));
+    let mkfs = t.optional("mkfs", PathBuf::from("mkfs.ext4"));
+    let size_mib = size.or_else(|| template.is_some().then_some(0))?;
+    Some(DiskConfig { size_mib, template, mkfs })
+}
+
+/// Names as a shell takes them, and values that fit a message to the agent.
+fn env(vars: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
+    for (name, value) in &vars {
+        let first = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !first || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            return Err(format!("`{name}` is no name of a variable: letters, digits and `_`"));
+        }
+        if value.contains(['\0', '\n']) {
+            return Err(format!("`{name}` has a value of more than one line"));
+        }
+    }
+    let all: usize = vars.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+    if all > MAX_LINE / 4 {
+        Err(format!("is longer than {} bytes", MAX_LINE / 4))
+    } else {
+        Ok(vars)
+    }
+}
+
+fn argv_of(argv: Vec<String>) -> Result<Vec<String>, &'static str> {
+    let length: usize = argv.iter().map(String::len).sum();
+    match argv.first() {
+        Some(program) if !program.is_empty() && length <= MAX_LINE / 4 => Ok(argv),
+        Some(program) if !program.is_empty() => Err("is too long"),
+        _ => Err("is a program and its arguments"),
+    }
 }
 
 fn gate_path(path: String) -> Result<String, &'static str> {

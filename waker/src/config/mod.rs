@@ -8,7 +8,7 @@ use rouse_conf::{Refused, Table};
 
 mod app;
 
-pub use app::{AppConfig, AppFiles, MachineConfig, read_apps};
+pub use app::{AfterCrash, AppConfig, AppFiles, DiskConfig, MachineConfig, PatchConfig, read_apps};
 
 /// `waker.toml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +65,11 @@ pub enum AcceleratorChoice {
 pub struct SleepConfig {
     /// How long proxies have to agree to a sleep.
     pub agreement: Duration,
+    /// How long a guest has to write out its disk before it stands still.
+    pub flush: Duration,
+    /// How much of the node's memory is to stay free, in bytes: when it does not, paused apps become
+    /// images. None: see [`crate::pressure::Limits::of_node`].
+    pub keep_free: Option<u64>,
     /// What becomes of awake apps when the waker is told to end.
     pub on_exit: OnExit,
 }
@@ -83,6 +88,8 @@ pub enum OnExit {
 pub struct WakeConfig {
     /// How many wakes may run at once on this node; the others queue, first come first served.
     pub at_once: usize,
+    /// How much memory all VMs together may have, in MiB; none: nine tenths of the node's.
+    pub memory_mib: Option<u64>,
     /// How long a wake may wait in that queue.
     pub queue: Duration,
     /// How long loading a device state may take.
@@ -130,6 +137,10 @@ fn waker(file: &mut Table<'_>, base: &Path) -> Option<WakerConfig> {
     });
     let sleep = file.table("sleep", |t| SleepConfig {
         agreement: t.optional_as("agreement_seconds", Duration::from_secs(2), seconds(1, 600)),
+        flush: t.optional_as("flush_seconds", Duration::from_secs(5), seconds(1, 600)),
+        keep_free: t.optional_as("keep_free_mib", None, |mib: u32| {
+            Ok::<_, String>(Some(u64::from(mib) << 20))
+        }),
         on_exit: t.optional_as(
             "on_exit",
             OnExit::Leave,
@@ -139,6 +150,10 @@ fn waker(file: &mut Table<'_>, base: &Path) -> Option<WakerConfig> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let wake = file.table("wake", |t| WakeConfig {
         at_once: t.optional_as("at_once", cores, between(1, 1024)),
+        memory_mib: t.optional_as("memory_mib", None, |mib: u64| match mib {
+            0 => Err("is at least 1"),
+            mib => Ok(Some(mib)),
+        }),
         queue: t.optional_as("queue_seconds", Duration::from_secs(20), seconds(1, 600)),
         restore: t.optional_as("restore_seconds", Duration::from_secs(10), seconds(1, 600)),
         failed_before_park: t.optional_as("failed_before_park", 5, between(1, 1000)),

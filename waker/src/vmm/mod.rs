@@ -4,8 +4,8 @@
 //! and runs only after [`Machine::resume`]: between the two the caller makes the image's
 //! consumption durable. The trait fits a VMM that maps the consumed image shared (QEMU: a save
 //! writes the device state only, and the memory file is complete at once) and one that maps it
-//! privately (Firecracker: a save writes a differential layer beside the state, and
-//! [`Machine::finish`] merges it into the memory file once nobody maps that any more).
+//! privately (Firecracker: a save writes a differential layer beside the state, which is merged into
+//! the memory file once nobody maps that any more).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,11 +20,15 @@ use rouse_protocol::wake::{Phase, PhaseTime};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use self::control::Control;
+use self::touched::{Mark, Touched};
 use crate::config::MachineConfig;
+use crate::image::SavedMemory;
 
 pub mod control;
 pub mod process;
 pub mod qemu;
+pub mod touched;
 
 /// What a device state can be loaded by again: all of it must be equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,8 +39,10 @@ pub struct VmmIdentity {
     pub version: String,
     /// `kvm` or `tcg`.
     pub accelerator: String,
-    /// The CPU model that the guest sees.
+    /// The CPU model that the guest sees; the host's own where it is that one.
     pub cpu: String,
+    /// The host's kernel, where the state depends on it; `any` where it does not.
+    pub kernel: String,
 }
 
 /// One life of an app that is about to begin.
@@ -52,6 +58,12 @@ pub struct Life {
     pub machine: Arc<MachineConfig>,
     /// The memory file: mapped shared, so it is the guest's RAM. Exists with the right size.
     pub memory: PathBuf,
+    /// The disk; none: the guest has none.
+    pub disk: Option<PathBuf>,
+    /// Taken before the VMM maps the memory; none: nothing is known of what will be written.
+    pub mark: Option<Mark>,
+    /// A second copy of each image is kept to go back to, where the file system can share blocks.
+    pub keep_pair: bool,
     /// Locks that the VMM process must hold as long as it lives: the app's and the memory file's.
     pub locks: Arc<[OwnedFd]>,
 }
@@ -80,6 +92,12 @@ pub struct RunRecord {
     pub memory_mib: u32,
     /// Its vCPUs.
     pub vcpus: u8,
+    /// [`Life::mark`].
+    #[serde(default)]
+    pub mark: Option<Mark>,
+    /// [`Life::keep_pair`].
+    #[serde(default)]
+    pub keep_pair: bool,
 }
 
 /// Receives each phase as it ends.
@@ -217,12 +235,29 @@ pub trait Machine: Send + Sync + 'static {
     /// Turns to the reason once the process has ended.
     fn exited(&self) -> watch::Receiver<Option<String>>;
 
-    /// Sets the vCPUs going, and tells the agent of its new life.
+    /// The agent's control channel; none: the guest has no agent.
+    fn agent(&self) -> Option<Arc<Control>>;
+
+    /// Whether the vCPUs stand still.
+    fn stands(&self) -> bool;
+
+    /// The VMM has stopped the guest by itself, since a file of its could not be written: the disk is
+    /// full, most likely. It goes on when it is resumed.
+    fn stalled(&self) -> watch::Receiver<bool>;
+
+    /// Sets the vCPUs going, and tells the agent of its life and the time.
     async fn resume(&mut self) -> Result<(), qemu::QmpError>;
 
-    /// Stops the vCPUs and writes the device state to the fresh file `state`. The VM stands still
-    /// afterwards, also when this fails, and can be resumed.
-    async fn save(&mut self, state: &Path) -> Result<(), SaveError>;
+    /// Stops the vCPUs. Memory and disk then stay as they are until [`Self::resume`].
+    async fn pause(&mut self) -> Result<(), qemu::QmpError>;
+
+    /// Writes the device state of a standing VM to a fresh file, and, where the VMM maps memory
+    /// privately, what changed to another. The VM stands still afterwards, also when this fails, and
+    /// can be resumed.
+    async fn save(&mut self, to: &SaveTo) -> Result<SavedMemory, SaveError>;
+
+    /// Finds out, blocking, what a standing VM may have written to its memory in this life.
+    fn touched(&self) -> Box<dyn FnOnce() -> Touched + Send>;
 
     /// Ends the process of a saved guest and waits until it is gone. Then the life's memory file is
     /// whole, and with the state it is the image.
@@ -230,6 +265,16 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Ends the process and waits until it is gone. The guest's memory is lost.
     async fn kill(self: Box<Self>);
+}
+
+/// Where a VMM saves to. Neither file exists.
+#[derive(Clone, Debug)]
+pub struct SaveTo {
+    /// The device state.
+    pub state: PathBuf,
+    /// What changed in memory, from a VMM that maps it privately: as long as memory, a hole where
+    /// nothing changed (Firecracker's `Diff`).
+    pub layer: PathBuf,
 }
 
 /// Times phases that follow each other without a gap.

@@ -151,7 +151,7 @@ mod tests {
         assert!(matches!(heard(&[], true), Err(SshError::Closed(_))));
         assert!(matches!(heard(&[], false), Err(SshError::Silence { .. })));
         assert!(matches!(heard(&[&[b'x'; MAX_GREETING + 1]], false), Err(SshError::Other(_))));
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(matches!(greets(nobody.port()), Err(SshError::Connect { .. })));
+        // Nobody has this port; one that was free a moment ago may be held again.
+        assert!(matches!(greets(1), Err(SshError::Connect { .. })));
     }
 }

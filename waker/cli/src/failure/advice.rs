@@ -102,6 +102,10 @@ pub(super) fn of_wake(app: &AppId, failure: &WakeFailure) -> Advice {
             Exit::Failed,
             format!("end the process that holds it: `fuser -v STATE_DIR/apps/{app}/app.lock`"),
         ),
+        FailureCode::NotAsleep => (
+            Exit::Failed,
+            format!("`rouse ps` shows its state: `rouse sleep {app}` or `rouse clear {app}` first"),
+        ),
         FailureCode::Removed => {
             (Exit::Failed, "put its file back into apps.d, and wake it again".to_owned())
         }

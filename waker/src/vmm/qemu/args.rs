@@ -7,9 +7,28 @@ use rouse_protocol::app::AppId;
 use rouse_protocol::control::PORT_NAME;
 
 use crate::config::MachineConfig;
+use crate::vmm::Life;
+
+/// What a boot is of.
+pub(super) struct Guest<'a> {
+    pub(super) machine: &'a MachineConfig,
+    pub(super) app: &'a AppId,
+    pub(super) memory: &'a Path,
+    pub(super) disk: Option<&'a Path>,
+}
+
+impl<'a> From<&'a Life> for Guest<'a> {
+    fn from(life: &'a Life) -> Self {
+        let Life { machine, app, memory, disk, .. } = life;
+        Self { machine, app, memory, disk: disk.as_deref() }
+    }
+}
 
 /// The id of the memory object. It is also the name of the RAM in the device state.
 pub(super) const MEMORY_ID: &str = "ram0";
+
+/// The name of the disk's block node.
+pub(super) const DISK_ID: &str = "disk0";
 
 /// What runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +40,25 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
+    /// The CPU that the guest sees, in words that tell this host's from another's.
+    pub(super) fn guest_cpu(self) -> String {
+        match self {
+            Self::Tcg => self.cpu().to_owned(),
+            Self::Kvm => {
+                let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+                host_cpu(&cpuinfo)
+            }
+        }
+    }
+
+    /// The host's kernel, where the device state has parts of it.
+    pub(super) fn kernel(self) -> String {
+        match self {
+            Self::Tcg => "any".to_owned(),
+            Self::Kvm => rustix::system::uname().release().to_string_lossy().into_owned(),
+        }
+    }
+
     /// The word on the command line and in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,6 +90,8 @@ pub struct Shape {
     pub port: u16,
     /// The guest may open connections.
     pub outbound: bool,
+    /// The guest has a disk.
+    pub disk: bool,
     /// What runs it.
     pub accelerator: Accelerator,
 }
@@ -63,6 +103,7 @@ impl Shape {
             vcpus: machine.vcpus,
             port: machine.port,
             outbound: machine.outbound,
+            disk: machine.disk.is_some(),
             accelerator,
         }
     }
@@ -109,6 +150,11 @@ pub(super) fn common(shape: &Shape, runtime: &Path) -> Vec<String> {
     );
     push("-device", "virtio-serial-device".to_owned());
     push("-device", format!("virtserialport,chardev=agent,name={PORT_NAME}"));
+    if shape.disk {
+        // The drive comes with the life: see `disk`. When it is full, the guest stops and asks again;
+        // every other error is the guest's to see.
+        push("-device", format!("virtio-blk-device,drive={DISK_ID},rerror=report,werror=enospc"));
+    }
     push("-qmp", format!("unix:{},server=on,wait=off", escape(&qmp_socket(runtime))));
     push("-accel", accelerator.to_owned());
     args.extend(["-nodefaults", "-no-user-config", "-nographic", "-no-reboot"].map(str::to_owned));
@@ -122,13 +168,8 @@ pub(super) fn machine(memory: Option<&str>) -> [String; 2] {
 }
 
 /// What a boot adds: the memory file, the kernel and its words.
-pub(super) fn boot(
-    shape: &Shape,
-    machine_config: &MachineConfig,
-    app: &AppId,
-    memory: &Path,
-    tsc_khz: Option<u64>,
-) -> Vec<String> {
+pub(super) fn boot(shape: &Shape, life: Guest<'_>, tsc_khz: Option<u64>) -> Vec<String> {
+    let Guest { machine: machine_config, app, memory, disk } = life;
     let mut args = machine(Some(MEMORY_ID)).to_vec();
     let mut push = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
     push(
@@ -139,6 +180,9 @@ pub(super) fn boot(
             escape(memory)
         ),
     );
+    if let Some(disk) = disk {
+        push("-blockdev", disk_node(disk));
+    }
     push("-kernel", machine_config.kernel.display().to_string());
     if let Some(initrd) = &machine_config.initrd {
         push("-initrd", initrd.display().to_string());
@@ -146,6 +190,23 @@ pub(super) fn boot(
     push("-append", kernel_command_line(shape, machine_config, app, tsc_khz));
     args.push("-S".to_owned());
     args
+}
+
+/// The disk's block node, as JSON. Its file is locked by QEMU: no second one opens it. What the guest
+/// discards is given back.
+pub(super) fn disk_node(disk: &Path) -> String {
+    serde_json::json!({
+        "driver": "raw",
+        "node-name": DISK_ID,
+        "discard": "unmap",
+        "file": {
+            "driver": "file",
+            "filename": disk.display().to_string(),
+            "locking": "on",
+            "discard": "unmap",
+        },
+    })
+    .to_string()
 }
 
 /// `tsc_early_khz` and the two after it keep a boot from hanging on a busy host, where the kernel
@@ -167,6 +228,9 @@ fn kernel_command_line(
     words.push(format!("rouse.app={app}"));
     words.push(format!("rouse.port={}", machine.port));
     words.push(format!("rouse.gate={}", machine.gate_path));
+    if shape.disk {
+        words.push("rouse.disk=/dev/vda".to_owned());
+    }
     if !machine.cmdline.is_empty() {
         words.push(machine.cmdline.clone());
     }
@@ -182,6 +246,23 @@ pub(super) fn qmp_socket_of(word: &str) -> Option<PathBuf> {
 /// A comma ends a value in QEMU's options; doubled it is a comma.
 fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
+}
+
+/// Vendor, family, model and stepping of the host's CPU, and a hash of its features.
+fn host_cpu(cpuinfo: &str) -> String {
+    let value = |name: &str| {
+        let line = cpuinfo.lines().find(|l| l.split(':').next().is_some_and(|n| n.trim() == name));
+        line.and_then(|l| l.split_once(':')).map_or("?", |(_, value)| value.trim())
+    };
+    let features = blake3::hash(value("flags").as_bytes()).to_hex();
+    format!(
+        "host {} {}/{}/{} {}",
+        value("vendor_id"),
+        value("cpu family"),
+        value("model"),
+        value("stepping"),
+        &features[..16]
+    )
 }
 
 /// The host's TSC frequency in kHz, as `/proc/cpuinfo` gives the clock rate.
@@ -208,12 +289,24 @@ mod tests {
     fn a_guest_is_cut_off_unless_it_is_let_out() {
         let netdev = |outbound| {
             let accelerator = Accelerator::Tcg;
-            let shape = Shape { memory_mib: 256, vcpus: 1, port: 80, outbound, accelerator };
+            let disk = false;
+            let shape = Shape { memory_mib: 256, vcpus: 1, port: 80, outbound, disk, accelerator };
             let args = common(&shape, Path::new("/run/vmm/0"));
             args.into_iter().find(|a| a.starts_with("user,")).unwrap()
         };
         assert!(netdev(false).contains("restrict=on,"));
         assert!(netdev(true).contains("restrict=off,"));
+    }
+
+    #[test]
+    fn a_host_cpu_is_told_from_another() {
+        let intel = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: X\n\
+                     stepping\t: 7\nflags\t\t: fpu vme\n";
+        let this = host_cpu(intel);
+        assert!(this.starts_with("host GenuineIntel 6/85/7 "), "{this}");
+        assert_ne!(this, host_cpu(&intel.replace("vme", "vme avx")));
+        assert_ne!(this, host_cpu(&intel.replace(": 85", ": 86")));
+        assert!(host_cpu("").starts_with("host ? ?/?/? "));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,8 +19,10 @@ use tokio::sync::watch;
 
 use super::args::{MEMORY_ID, Shape};
 use super::{Qmp, QmpError, Started};
-use crate::vmm::control::Identity;
-use crate::vmm::{Life, Machine, RestoreError, RunRecord, SaveError, VmmIdentity};
+use crate::image::SavedMemory;
+use crate::vmm::control::{Control, Identity};
+use crate::vmm::touched::{self, Touched, touched};
+use crate::vmm::{Life, Machine, RestoreError, RunRecord, SaveError, SaveTo, VmmIdentity};
 
 /// How long the device state (some 60 KB) may take to be written.
 const SAVE: Duration = Duration::from_secs(20);
@@ -38,6 +41,9 @@ pub(super) async fn give_memory(
         id: MEMORY_ID.to_owned(),
         memory_backend_file: memory_file(shape, &life.memory),
     };
+    if let Some(disk) = &life.disk {
+        qmp.execute(disk_node(disk)).await?;
+    }
     // One burst: QEMU does them in order, and an error of one is an error of the next. Biased, so
     // that they are sent in order.
     tokio::try_join!(
@@ -97,6 +103,13 @@ fn refusal(started: &Started, status: Option<MigrationStatus>) -> String {
 pub(super) struct QemuMachine {
     started: Started,
     record: RunRecord,
+    /// Where the guest has no agent, nothing is asked of it.
+    agent: bool,
+    standing: bool,
+    /// The agent knows this life.
+    told: bool,
+    /// The life's memory file.
+    memory: PathBuf,
 }
 
 impl QemuMachine {
@@ -109,7 +122,17 @@ impl QemuMachine {
     ) -> Result<Self, (Started, QmpError)> {
         match serve(&started, life, identity, outcome).await {
             Ok(record) => {
-                let machine = Self { started, record };
+                // A guest that boots asks for its life by itself.
+                let told = record.outcome == Outcome::Cold;
+                let agent = life.key.is_some();
+                let machine = Self {
+                    started,
+                    record,
+                    agent,
+                    standing: true,
+                    told,
+                    memory: life.memory.clone(),
+                };
                 machine.introduce(life);
                 Ok(machine)
             }
@@ -124,13 +147,16 @@ impl QemuMachine {
         record: &RunRecord,
     ) -> Result<Self, QmpError> {
         let status = finalized(&started.qmp).await?;
-        let mut machine = Self { started, record: record.clone() };
+        let standing = status != qmp::RunState::running;
+        let agent = life.key.is_some();
+        let record = record.clone();
+        let machine =
+            Self { started, record, agent, standing, told: false, memory: life.memory.clone() };
         machine.introduce(life);
-        // The earlier waker may have stopped in the middle of a sleep.
-        if status != qmp::RunState::running {
-            machine.resume().await?;
+        // The earlier waker may have died before it told.
+        if !standing {
+            machine.started.control.tell();
         }
-        machine.started.control.tell();
         Ok(machine)
     }
 
@@ -152,17 +178,50 @@ impl Machine for QemuMachine {
         self.started.process.exited()
     }
 
+    fn agent(&self) -> Option<Arc<Control>> {
+        self.agent.then(|| Arc::clone(&self.started.control))
+    }
+
+    fn stands(&self) -> bool {
+        self.standing
+    }
+
+    fn stalled(&self) -> watch::Receiver<bool> {
+        self.started.qmp.stalled()
+    }
+
     async fn resume(&mut self) -> Result<(), QmpError> {
         self.started.qmp.execute(qmp::cont {}).await?;
-        if self.record.outcome == Outcome::Resumed {
+        self.standing = false;
+        // Its clock stood still; a boot's did not begin yet.
+        if !std::mem::take(&mut self.told) {
             self.started.control.tell();
         }
         Ok(())
     }
 
-    async fn save(&mut self, state: &Path) -> Result<(), SaveError> {
+    async fn pause(&mut self) -> Result<(), QmpError> {
+        self.started.qmp.execute(qmp::stop {}).await?;
+        self.standing = true;
+        Ok(())
+    }
+
+    fn touched(&self) -> Box<dyn FnOnce() -> Touched + Send> {
+        let (pid, mark) = (self.record.pid, self.record.mark);
+        let memory = self.memory.clone();
+        Box::new(move || match File::open(&memory) {
+            Ok(_) if touched::damon_pages_out() => Touched::Unknown(touched::Reason::Damon),
+            Ok(file) => touched(pid, &file, mark),
+            Err(source) => {
+                let what = memory.display().to_string();
+                Touched::Unknown(touched::Reason::Read { what, source })
+            }
+        })
+    }
+
+    async fn save(&mut self, to: &SaveTo) -> Result<SavedMemory, SaveError> {
+        let state = &*to.state;
         let qmp = &self.started.qmp;
-        qmp.execute(qmp::stop {}).await?;
         let write = |source| SaveError::Write { path: state.to_owned(), source };
         let file = OpenOptions::new()
             .write(true)
@@ -191,7 +250,7 @@ impl Machine for QemuMachine {
             }
         };
         match tokio::time::timeout(SAVE, saved).await {
-            Ok(result) => result,
+            Ok(result) => result.map(|()| SavedMemory::InPlace),
             Err(_) => {
                 // So that a resume finds no save going on.
                 let _ = qmp.execute(qmp::migrate_cancel {}).await;
@@ -234,7 +293,16 @@ async fn serve(
         machine: life.machine.fingerprint(),
         memory_mib: life.machine.memory_mib,
         vcpus: life.machine.vcpus,
+        mark: life.mark,
+        keep_pair: life.keep_pair,
     })
+}
+
+/// The life's disk. Its lock is QEMU's own.
+fn disk_node(disk: &Path) -> qmp::blockdev_add {
+    qmp::blockdev_add(
+        serde_json::from_str(&super::args::disk_node(disk)).expect("it is what QEMU's schema says"),
+    )
 }
 
 /// Waits until a save or a load has come to its end; none when QEMU hung up before.

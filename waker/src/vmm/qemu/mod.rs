@@ -69,7 +69,7 @@ pub(crate) struct Starter {
 pub(crate) struct Started {
     pub(crate) process: Process,
     pub(crate) qmp: Qmp,
-    pub(crate) control: Control,
+    pub(crate) control: Arc<Control>,
     pub(crate) runtime: PathBuf,
 }
 
@@ -149,7 +149,8 @@ impl Vmm for Qemu {
             kind: "qemu".to_owned(),
             version: self.version().await?.to_owned(),
             accelerator: accelerator.as_str().to_owned(),
-            cpu: accelerator.cpu().to_owned(),
+            cpu: accelerator.guest_cpu(),
+            kernel: accelerator.kernel(),
         })
     }
 
@@ -160,7 +161,7 @@ impl Vmm for Qemu {
         let args = |runtime: &Path| {
             let mut args = args::common(&shape, runtime);
             let tsc_khz = self.starter.tsc_khz;
-            args.extend(args::boot(&shape, &life.machine, &life.app, &life.memory, tsc_khz));
+            args.extend(args::boot(&shape, life.into(), tsc_khz));
             args
         };
         let started = self.starter.start(args).await?;
@@ -208,6 +209,7 @@ impl Vmm for Qemu {
         let agent = args::agent_socket(&record.runtime);
         let control = Control::connect(&agent)
             .await
+            .map(Arc::new)
             .map_err(|source| QmpError::Socket { path: agent.clone(), source })?;
         let started = Started { process, qmp, control, runtime: record.runtime.clone() };
         let machine = QemuMachine::adopted(started, life, record).await?;
@@ -317,7 +319,7 @@ impl Starter {
 /// The file in a VMM's directory that says which process it is.
 pub(crate) const RECORD: &str = "vmm.json";
 
-async fn connect(runtime: &Path) -> (Qmp, Control) {
+async fn connect(runtime: &Path) -> (Qmp, Arc<Control>) {
     // QEMU makes its sockets within some 50 ms of its start; nothing tells when.
     let mut pause = tokio::time::interval(Duration::from_millis(2));
     loop {
@@ -326,7 +328,7 @@ async fn connect(runtime: &Path) -> (Qmp, Control) {
         if let Ok(qmp) = Qmp::connect(&args::qmp_socket(runtime)).await
             && let Ok(control) = Control::connect(&args::agent_socket(runtime)).await
         {
-            return (qmp, control);
+            return (qmp, Arc::new(control));
         }
     }
 }
@@ -396,6 +398,7 @@ mod tests {
                 vcpus: 1,
                 port: 80,
                 outbound: false,
+                disk: false,
                 accelerator: Accelerator::Tcg,
             };
             let mut child = Command::new("sh")

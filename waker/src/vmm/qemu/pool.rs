@@ -59,7 +59,7 @@ impl Pool {
 
     /// Says which shapes wakes may ask for. Must be called in a runtime.
     pub(super) fn want(&self, mut shapes: Vec<Shape>) {
-        shapes.sort_unstable_by_key(|s| (s.memory_mib, s.vcpus, s.port, s.outbound));
+        shapes.sort_unstable_by_key(|s| (s.memory_mib, s.vcpus, s.port, s.outbound, s.disk));
         shapes.dedup();
         self.shared.lock().wanted = shapes;
         self.shared.changed.notify_one();

@@ -72,7 +72,8 @@ async fn try_kvm(starter: &Starter, machine: &MachineConfig) -> Result<Seen, Sta
     if let Some((path, source)) = machine.unreadable().into_iter().next() {
         return Err(StartError::Directory { path, source });
     }
-    let shape = Shape::of(machine, Accelerator::Kvm);
+    // Whether guests run has nothing to do with disks.
+    let shape = Shape { disk: false, ..Shape::of(machine, Accelerator::Kvm) };
     let memory = starter.root.with_extension("probe.img");
     std::fs::File::create(&memory)
         .and_then(|f| f.set_len(shape.memory_bytes()))
@@ -91,7 +92,8 @@ async fn boot(
     let app = "probe".parse().expect("a valid id");
     let args = |runtime: &Path| {
         let mut args = args::common(shape, runtime);
-        args.extend(args::boot(shape, machine, &app, memory, None));
+        let guest = args::Guest { machine, app: &app, memory, disk: None };
+        args.extend(args::boot(shape, guest, None));
         args
     };
     // A KVM that QEMU itself can't set up ends it at once.
@@ -107,7 +109,7 @@ async fn boot(
             return runs_on(&started.qmp).await;
         }
         let mut heard = started.control.heard();
-        match tokio::time::timeout(BOOT, heard.wait_for(|heard: &Heard| heard.hello)).await {
+        match tokio::time::timeout(BOOT, heard.wait_for(|heard: &Heard| heard.hellos > 0)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err("the VMM ended".to_owned()),
             Err(_) => Err(format!("no word from the agent within {BOOT:?}")),

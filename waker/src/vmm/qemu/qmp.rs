@@ -61,6 +61,7 @@ pub struct Qmp {
     /// The same socket once more, for messages with a file descriptor.
     raw: UnixStream,
     migration: watch::Receiver<Option<MigrationStatus>>,
+    stalled: watch::Receiver<bool>,
     _events: JoinSet<()>,
 }
 
@@ -88,6 +89,7 @@ impl Qmp {
             .map_err(socket)?
             .into_parts();
         let (tell, migration) = watch::channel(None);
+        let (stall, stalled) = watch::channel(false);
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             // Reading events is also what lets commands be answered.
@@ -95,6 +97,18 @@ impl Qmp {
                 match event {
                     Ok(Event::MIGRATION { data, .. }) => {
                         tell.send_replace(Some(data.status));
+                    }
+                    Ok(Event::BLOCK_IO_ERROR { data, .. }) => {
+                        let stops = data.action == qmp::BlockErrorAction::stop;
+                        tracing::warn!(
+                            reason = data.reason,
+                            stops,
+                            "the disk's file can't be used"
+                        );
+                        stall.send_replace(stops);
+                    }
+                    Ok(Event::RESUME { .. }) => {
+                        stall.send_replace(false);
                     }
                     Ok(event) => tracing::trace!(?event, "QEMU says"),
                     Err(error) => {
@@ -104,7 +118,7 @@ impl Qmp {
                 }
             }
         });
-        Ok(Self { path: path.to_owned(), service, raw, migration, _events: driver })
+        Ok(Self { path: path.to_owned(), service, raw, migration, stalled, _events: driver })
     }
 
     /// Runs one command.
@@ -137,6 +151,11 @@ impl Qmp {
             .await
             .map_err(|source| QmpError::Socket { path: self.path.clone(), source })?;
         self.execute(qmp::getfd { fdname: name.to_owned() }).await.map(drop)
+    }
+
+    /// Whether QEMU has stopped the guest since its disk's file could not be written.
+    pub fn stalled(&self) -> watch::Receiver<bool> {
+        self.stalled.clone()
     }
 
     /// How migrations (saves and loads) go on from here.

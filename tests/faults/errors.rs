@@ -1,0 +1,59 @@
+//! A step of a sleep fails.
+
+use rouse_protocol::client::ClientError;
+use rouse_protocol::wake::SleepRefusal;
+use rouse_protocol::watch::AppState;
+use rouse_tests::eventually;
+
+use crate::armed::Armed;
+
+/// The steps, in the order of a sleep.
+const STEPS: [&str; 6] =
+    ["save", "saved", "settle-sync", "settle-memory", "settle-map", "settle-manifest"];
+
+/// What goes wrong, and how the operator reads it.
+const ERRORS: [(&str, &str); 3] = [
+    ("enospc", "No space left on device"),
+    ("eio", "Input/output error"),
+    ("erofs", "Read-only file system"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sleep_that_fails_leaves_the_app_awake_as_it_was() {
+    let mut armed = Armed::start().await;
+    let vm = armed.vm("awake");
+    for step in STEPS {
+        let returns: Vec<_> =
+            ERRORS.iter().map(|(error, _)| format!("1*return({error})")).collect();
+        armed.arm(Some(&format!("{step}={}->off", returns.join("->")))).await;
+        let vm = if step == STEPS[0] { vm } else { armed.vm(step) };
+        for (error, text) in ERRORS {
+            let when = format!("{step} with {error}");
+            let (code, detail) = refused(&armed, &when).await;
+            assert_eq!(code, SleepRefusal::Failed.as_str(), "{when}: how it ended: {detail}");
+            assert!(detail.contains(text), "{when}: the operator reads why: {detail}");
+            assert!(armed.serves(&when).await, "{when}: from the memory that there was");
+            assert_eq!(armed.vm(&when), vm, "{when}: in the same VM");
+            let view = armed.node.view("hello").await;
+            assert!(matches!(view.state, AppState::Awake(_)), "{when}: it is awake: {view:?}");
+        }
+        let report = armed.node.sleep("hello").await;
+        assert!(report.image_bytes > 0, "{step}: the next sleep is one: {report:?}");
+        assert_eq!(armed.vm(step), None, "{step}: and ends the VM");
+        assert!(armed.serves(&format!("{step} is over")).await, "{step}: from that image");
+    }
+}
+
+/// Asks for a sleep that fails; with what code, and why.
+async fn refused(armed: &Armed, when: &str) -> (String, String) {
+    eventually(&format!("{when}: the sleep has an end"), async || {
+        match armed.node.try_sleep("hello").await {
+            Ok(report) => panic!("{when}: it sleeps: {report:?}"),
+            // A visitor's last byte may still be on its way.
+            Err(ClientError::Refused(problem)) if problem.code() == "busy" => None,
+            Err(ClientError::Refused(problem)) => Some((problem.code().to_owned(), problem.detail)),
+            Err(error) => panic!("{when}: the waker answers: {error}"),
+        }
+    })
+    .await
+}
