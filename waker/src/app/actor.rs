@@ -7,29 +7,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rouse_protocol::app::Generation;
 use rouse_protocol::signature::AgentKey;
-use rouse_protocol::status::AppStatus;
 use rouse_protocol::wake::{
-    Agreement, BootRequest, FailureCode, Outcome, ParkRequest, PhaseTime, Ready, Served,
-    SleepReason, SleepRefusal, SleepRequest, Tier, WakeEvent, WakeFailure,
+    Agreement, BootRequest, FailureCode, Outcome, ParkRequest, PhaseTime, Ready, SleepReason, Tier,
+    WakeEvent, WakeFailure,
 };
 use rouse_protocol::watch::{AppState, AppView};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::history::History;
-use super::ops::{self, Done, SettleJob, Settling, WakeJob, Woken};
-use super::patches::{Patched, Patches};
+use super::ops::{self, Done, Settling, WakeJob, Woken};
+use super::patches::Patched;
 use super::sleep::{Sleep, Step};
-use super::{Change, Command, Node, SleepAnswer};
+use super::{Change, Command, Node};
 use crate::admission::Seat;
 use crate::config::{AppConfig, OnExit};
-use crate::hook;
 use crate::image::{AppDir, Live, SavedMemory, SettleError, Settled};
 use crate::lifecycle::{
     Effect, Event, Lifecycle, Limits, Standing, Start, State, WakeAnswer, WakeEnd,
 };
-use crate::vmm::{Machine, SaveTo};
+use crate::vmm::Machine;
+
+/// How long a guest that its VMM has stopped, since the host's disk is full, stands until the next try.
+const GO_ON: Duration = Duration::from_secs(1);
 
 pub(super) struct Actor {
     pub(super) node: Node,
@@ -46,6 +47,8 @@ pub(super) struct Actor {
     /// The lifecycle knows that the VM has ended by itself.
     pub(super) exit_told: bool,
     pub(super) live: Option<Live>,
+    /// When a guest that its VMM has stopped is set going again.
+    pub(super) stalled_until: Option<Instant>,
     /// The VM's room on the node.
     pub(super) seat: Option<Seat>,
     /// How the newest save left memory.
@@ -106,29 +109,32 @@ impl Actor {
             }
             let machine = self.machine.as_ref().filter(|_| !self.exit_told);
             let exit = machine.map(|m| m.exited());
+            let stalls = machine.is_some_and(|m| !m.stands() && *m.stalled().borrow());
             let stall = machine.filter(|m| !m.stands()).map(|m| m.stalled());
+            self.stalled_until = match self.stalled_until {
+                until if stalls => until.or(Some(Instant::now() + GO_ON)),
+                _ => None,
+            };
             let deadline = self.lifecycle.deadline();
             tokio::select! {
                 biased;
                 Some(time) = self.phases.recv() => self.phase(time),
                 Some(done) = self.doing.join_next() => match done {
                     Ok(done) => self.done(done).await,
-                    Err(error) => {
-                        // A panic in it is a fault of ours; the VM it had is lost to us.
-                        tracing::error!(app = %self.config.id, %error, "the app's task gives up");
-                        return;
-                    }
+                    Err(error) => return self.give_up(&error),
                 },
-                Some(Ok(sleep)) = self.flushes.join_next() => {
-                    self.event(Event::Flushed { sleep }).await;
-                }
-                Some(Ok((sleep, result))) = self.settles.join_next() => {
-                    self.settled(sleep, result).await;
-                }
+                Some(flushed) = self.flushes.join_next() => match flushed {
+                    Ok(sleep) => self.event(Event::Flushed { sleep }).await,
+                    Err(error) => return self.give_up(&error),
+                },
+                Some(settled) = self.settles.join_next() => match settled {
+                    Ok((sleep, result)) => self.settled(sleep, result).await,
+                    Err(error) => return self.give_up(&error),
+                },
                 Some(patched) = self.patches.recv() => self.patched(patched).await,
                 Some(_) = self.patching.join_next() => {}
                 Some(_) = self.hooks.join_next() => {}
-                () = stalled(stall) => self.go_on().await,
+                () = stalled(stall, self.stalled_until) => self.go_on().await,
                 how = ended(exit) => self.exited(how).await,
                 () = at(deadline) => self.event(Event::Tick).await,
                 command = inbox.recv() => match command {
@@ -137,6 +143,11 @@ impl Actor {
                 },
             }
         }
+    }
+
+    /// A panic is a fault of ours; a VM that was in its hands is lost to us.
+    fn give_up(&self, error: &tokio::task::JoinError) {
+        tracing::error!(app = %self.config.id, %error, "the app's task gives up");
     }
 
     async fn command(&mut self, command: Command) {
@@ -209,59 +220,6 @@ impl Actor {
         self.event(Event::Wake).await;
     }
 
-    async fn sleep(&mut self, request: SleepRequest, reply: oneshot::Sender<SleepAnswer>) {
-        let SleepRequest { generation, reason, tier } = request;
-        if matches!(self.lifecycle.state(), State::Awake | State::Paused { .. }) {
-            self.sleep.begin();
-            self.drained_for = reason;
-        }
-        self.sleep.waiting.push(reply);
-        let pauses = reason == SleepReason::Idle && self.config.paused > Duration::ZERO;
-        let tier = tier.unwrap_or(if pauses { Tier::Paused } else { Tier::Image });
-        let proxies = self.node.proxies.names();
-        self.event(Event::Sleep { reason, generation, tier, proxies }).await;
-    }
-
-    /// A proxy has sent the first byte since the newest wake.
-    fn first_byte(&mut self, served: Served) {
-        if served.generation == self.lifecycle.generation() {
-            self.history.phases(served.phases);
-            self.served.send_replace(true);
-        }
-    }
-
-    async fn settled(&mut self, sleep: u64, result: Result<Settled, SettleError>) {
-        if let Ok(settled) = &result {
-            self.sleep.step(Step::Durable(*settled));
-        }
-        let result = result.map(drop).map_err(|e| e.to_string());
-        self.event(Event::Settled { sleep, result }).await;
-    }
-
-    async fn patched(&mut self, patched: Patched) {
-        let Patched { generation, trace } = patched;
-        self.node.metrics.patched(&trace);
-        self.history.patch(generation, trace.clone());
-        let Some(error) = trace.error else { return };
-        let detail = format!("after its wake, the check `{}` failed: {error}", trace.patch);
-        tracing::error!(app = %self.config.id, %generation, detail, "is parked");
-        // What it believes of a disk that is not the one it knows must not be written there.
-        let flush = trace.patch != "disk";
-        self.event(Event::Park { detail, generation: Some(generation), flush }).await;
-    }
-
-    /// The VMM had stopped the guest, since there was no room on the host's disk. It asks again, until
-    /// there is.
-    async fn go_on(&mut self) {
-        self.node.metrics.stalled();
-        tracing::error!(app = %self.config.id, "its guest stands still: the file system of its disk is full");
-        if let Some(machine) = &mut self.machine
-            && let Err(error) = machine.resume().await
-        {
-            tracing::error!(app = %self.config.id, %error, "it does not go on");
-        }
-    }
-
     fn phase(&mut self, time: PhaseTime) {
         self.wake.phases.push(time);
         for waiting in &self.wake.waiting {
@@ -317,7 +275,7 @@ impl Actor {
                 self.live = None;
                 self.ready = None;
                 self.seat = None;
-                self.discard_live();
+                self.discard_live().await;
                 self.retake_lock();
                 Event::Ended
             }
@@ -347,7 +305,7 @@ impl Actor {
         Event::Woken(WakeEnd::Ready(record.generation))
     }
 
-    async fn event(&mut self, event: Event) {
+    pub(super) async fn event(&mut self, event: Event) {
         let effects = self.lifecycle.step(Instant::now(), rand::random(), event);
         for effect in effects {
             self.carry_out(effect).await;
@@ -366,25 +324,6 @@ impl Actor {
             tracing::error!(app = %self.config.id, %error, "the next waker will not know of its failures");
         }
         self.noted = standing;
-    }
-
-    /// Patches the guest once it serves.
-    fn patch(&mut self, generation: Generation, lives: u64, boots: bool) {
-        self.patching.abort_all();
-        self.served.send_replace(false);
-        let Some(control) = self.machine.as_ref().and_then(|machine| machine.agent()) else {
-            return;
-        };
-        let patches = Patches {
-            generation,
-            control,
-            config: Arc::clone(&self.config),
-            lives,
-            boots,
-            served: self.served.subscribe(),
-            done: self.patched.clone(),
-        };
-        self.patching.spawn(patches.run());
     }
 
     async fn carry_out(&mut self, effect: Effect) {
@@ -441,122 +380,11 @@ impl Actor {
         }
     }
 
-    fn take_machine(&mut self) -> Box<dyn Machine> {
+    pub(super) fn take_machine(&mut self) -> Box<dyn Machine> {
         let Some(machine) = self.machine.take() else {
             unreachable!("the lifecycle does nothing to a VM that is not there");
         };
         machine
-    }
-
-    fn flush(&mut self, sleep: u64) {
-        let agent = self.machine.as_ref().and_then(|machine| machine.agent());
-        let (app, within) = (self.config.id.clone(), self.node.flush);
-        let metrics = Arc::clone(&self.node.metrics);
-        self.flushes.spawn(async move {
-            if let Some(agent) = agent {
-                let flushed = agent.flush(within).await;
-                metrics.flushed(flushed.is_ok());
-                if let Err(error) = flushed {
-                    // What it holds back is in its memory, which is frozen with the disk.
-                    tracing::warn!(%app, %error, "sleeps without having written out its disk");
-                }
-            }
-            sleep
-        });
-    }
-
-    fn save(&mut self) {
-        // A paused app goes on by itself, when its time has come.
-        if self.sleep.waiting.is_empty() {
-            self.sleep.begin();
-        }
-        let machine = self.take_machine();
-        let Some(live) = &self.live else {
-            unreachable!("a running app has its directory");
-        };
-        let to = SaveTo { state: live.state(), layer: live.layer() };
-        match live.clear_state() {
-            Ok(()) => drop(self.doing.spawn(ops::save(machine, to))),
-            Err(error) => {
-                let detail = format!("{}: {error}", to.state.display());
-                self.doing.spawn(async { Done::Saved(machine, Err(detail)) });
-            }
-        }
-    }
-
-    fn settle(&mut self, sleep: u64) {
-        let (Some(machine), Some(live), Some(memory)) = (&self.machine, &self.live, self.memory)
-        else {
-            unreachable!("what was saved is there");
-        };
-        let job = SettleJob {
-            dir: Arc::clone(&self.dir),
-            live: live.path().to_owned(),
-            record: machine.record(),
-            memory,
-            touched: machine.touched(),
-        };
-        let (work, settling) = job.start();
-        self.settling = Some(settling);
-        self.settles.spawn_blocking(move || (sleep, work()));
-    }
-
-    /// Told to the log, and to the operator's program if there is one.
-    fn parked(&mut self, detail: String) {
-        let app = self.config.id.clone();
-        tracing::error!(%app, detail, "parked: `rouse clear` lets it wake again");
-        self.node.metrics.parked();
-        let Some(hook) = self.config.on_park.clone() else { return };
-        let vars = [
-            ("ROUSE_APP", app.to_string()),
-            ("ROUSE_REASON", detail),
-            ("ROUSE_GENERATION", self.lifecycle.generation().to_string()),
-        ];
-        let metrics = Arc::clone(&self.node.metrics);
-        self.hooks.spawn(async move {
-            let ran = hook::run(&hook, &vars).await;
-            metrics.hook(ran.is_ok());
-            match ran {
-                Ok(()) => tracing::info!(%app, "its on_park hook has ended well"),
-                Err(error) => tracing::error!(%app, %error, "its on_park hook failed"),
-            }
-        });
-    }
-
-    fn status(&self) -> AppStatus {
-        let mut view = AppView::clone(&self.view.borrow().0);
-        if let AppState::Awake(ready) | AppState::Draining { ready, .. } = &mut view.state {
-            ready.key = None;
-        }
-        let sizes = self.dir.sizes();
-        AppStatus {
-            view,
-            memory_mib: self.config.machine.memory_mib,
-            vcpus: self.config.machine.vcpus,
-            pid: self.machine.as_ref().map(|machine| machine.record().pid),
-            image_bytes: sizes.image_bytes,
-            disk_bytes: sizes.disk.map(|(occupied, _)| occupied),
-            disk_size: sizes.disk.map(|(_, size)| size),
-            failures: self.noted.failures,
-            last_wake: self.history.newest().cloned(),
-        }
-    }
-
-    fn answer_sleeps(&mut self, answer: Result<Tier, (SleepRefusal, String)>) {
-        let end = answer.as_ref().map_or_else(|(why, _)| why.as_str(), |tier| tier.as_str());
-        self.node.metrics.slept(end);
-        let generation = self.lifecycle.generation();
-        let answer = answer.and_then(|tier| self.sleep.report(tier, generation));
-        match &answer {
-            Ok(report) => tracing::info!(app = %self.config.id, ?report, "asleep"),
-            Err((SleepRefusal::Failed, detail)) => {
-                tracing::error!(app = %self.config.id, detail, "could not be put to sleep");
-            }
-            Err((why, detail)) => {
-                tracing::info!(app = %self.config.id, ?why, detail, "stays awake")
-            }
-        }
-        self.sleep.answer(&answer);
     }
 
     fn start_wake(&mut self, start: Start) {
@@ -610,12 +438,13 @@ impl Actor {
         self.live = None;
         self.ready = None;
         self.seat = None;
-        self.discard_live();
+        self.discard_live().await;
         self.retake_lock();
     }
 
-    fn discard_live(&self) {
-        if let Err(error) = self.dir.discard_live() {
+    pub(super) async fn discard_live(&self) {
+        let dir = Arc::clone(&self.dir);
+        if let Err(error) = ops::blocking(move || dir.discard_live()).await {
             // The next cold boot removes it, or says why it can't.
             tracing::warn!(app = %self.config.id, %error, "what is left of its life stays");
         }
@@ -623,7 +452,7 @@ impl Actor {
 
     /// An adopted VM alone held the app's lock, and has gone. What fails here is tried again, and told,
     /// by the next wake.
-    fn retake_lock(&mut self) {
+    pub(super) fn retake_lock(&mut self) {
         self.lock = self.lock.take().or_else(|| self.dir.lock().ok().flatten());
     }
 
@@ -661,15 +490,6 @@ impl Actor {
         for waiting in self.wake.waiting.drain(..) {
             let _ = waiting.try_send(event.clone());
         }
-    }
-
-    /// A life goes on after a pause: patched as after any wake.
-    fn unpaused(&mut self) {
-        let generation = self.lifecycle.generation();
-        self.history.begin(generation);
-        self.history.end(Ok((Outcome::Unpaused, None)));
-        self.node.metrics.woken(Outcome::Unpaused, &[]);
-        self.patch(generation, self.lives, false);
     }
 
     /// The number that the life to come has, above all that were.
@@ -711,8 +531,8 @@ impl Actor {
                 false
             }
             (Some(OnExit::Sleep), State::Awake | State::Draining { .. } | State::Paused { .. }) => {
-                tracing::error!(app = %self.config.id, "its VM could not be saved and is ended");
-                self.discard().await;
+                // The next waker adopts it.
+                tracing::error!(app = %self.config.id, "its VM could not be saved and runs on");
                 true
             }
             _ => true,
@@ -805,12 +625,16 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-/// A second after the VMM has stopped the guest by itself; never where it has not.
-async fn stalled(stall: Option<watch::Receiver<bool>>) {
-    if let Some(mut stall) = stall
-        && stall.wait_for(|stalled| *stalled).await.is_ok()
-    {
-        return tokio::time::sleep(Duration::from_secs(1)).await;
+/// When a guest that its VMM has stopped is to be set going again; never where it has not.
+async fn stalled(stall: Option<watch::Receiver<bool>>, until: Option<Instant>) {
+    match (until, stall) {
+        (Some(until), _) => return tokio::time::sleep_until(until).await,
+        (None, Some(mut stall)) => {
+            if stall.wait_for(|stalled| *stalled).await.is_ok() {
+                return tokio::time::sleep(GO_ON).await;
+            }
+        }
+        (None, None) => {}
     }
     std::future::pending().await
 }

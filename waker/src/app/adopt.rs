@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::Node;
 use super::actor::{Actor, Wake};
 use super::history::History;
+use super::ops;
 use super::sleep::Sleep;
 use crate::config::AppConfig;
 use crate::image::{AppDir, Found};
@@ -52,6 +53,7 @@ impl Actor {
             machine: None,
             exit_told: false,
             live: None,
+            stalled_until: None,
             seat: None,
             memory: None,
             settling: None,
@@ -104,6 +106,9 @@ impl Actor {
         };
         match self.node.vmm.adopt(&life, &record).await {
             Ok(machine) => {
+                // Before anything can resume it.
+                let dir = Arc::clone(&self.dir);
+                ops::blocking(move || dir.undo()).await?;
                 let stands = machine.stands();
                 tracing::info!(%app, pid = record.pid, generation = %record.generation, stands, "adopted its VM");
                 let limits = Limits { paused: self.config.paused, ..self.node.limits };

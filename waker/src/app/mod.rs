@@ -23,6 +23,7 @@ use crate::vmm::Vmm;
 
 mod actor;
 mod adopt;
+mod care;
 mod history;
 mod ops;
 mod patches;

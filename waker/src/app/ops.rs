@@ -361,15 +361,29 @@ pub(super) async fn resume(
         settling.progress.cancel();
         let _ = settling.ended.await;
     }
-    if let Err(error) = blocking(move || dir.undo()).await {
-        // An image that speaks of older memory stays, and is found out by its checksums.
-        tracing::error!(%error, "a manifest of a sleep that is off can't be removed");
+    if let Err(error) = undo(&dir).await {
+        // It must not run on beside an image that speaks of older memory: the image is kept, and the VM
+        // is not.
+        tracing::error!(%error, "a sleep that is off can't be taken back");
+        return Done::Resumed(machine, Err(error.to_string()));
     }
     let result = machine.resume().await.map_err(|e| e.to_string());
     if let Err(error) = &result {
         tracing::error!(error, "a guest whose sleep is off could not be set going");
     }
     Done::Resumed(machine, result)
+}
+
+/// Takes back what was settled; once more when that fails, since much hangs on it.
+async fn undo(dir: &Arc<AppDir>) -> std::io::Result<()> {
+    for last in [false, true] {
+        let dir = Arc::clone(dir);
+        match blocking(move || dir.undo()).await {
+            Err(error) if !last => tracing::warn!(%error, "a manifest can't be removed"),
+            done => return done,
+        }
+    }
+    Ok(())
 }
 
 /// Ends the VM, and publishes what was settled as a generation.

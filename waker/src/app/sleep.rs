@@ -1,12 +1,19 @@
 //! The sleep that runs: when it came how far, and who waits for its end.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use rouse_protocol::app::Generation;
-use rouse_protocol::wake::{SleepRefusal, SleepReport, Tier};
+use rouse_protocol::wake::{SleepReason, SleepRefusal, SleepReport, SleepRequest, Tier};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::SleepAnswer;
-use crate::image::{Published, Settled};
+use super::actor::Actor;
+use super::ops::{self, Done, SettleJob};
+use crate::image::{Published, SettleError, Settled};
+use crate::lifecycle::{Event, State};
+use crate::vmm::SaveTo;
 
 /// The sleep that runs, or the last one. Times are from when it was asked for.
 #[derive(Default)]
@@ -87,5 +94,102 @@ impl Sleep {
             // Whoever has hung up needs no answer.
             let _ = waiting.send(answer.clone());
         }
+    }
+}
+
+impl Actor {
+    pub(super) async fn sleep(
+        &mut self,
+        request: SleepRequest,
+        reply: oneshot::Sender<SleepAnswer>,
+    ) {
+        let SleepRequest { generation, reason, tier } = request;
+        if matches!(self.lifecycle.state(), State::Awake | State::Paused { .. }) {
+            self.sleep.begin();
+            self.drained_for = reason;
+        }
+        self.sleep.waiting.push(reply);
+        let pauses = reason == SleepReason::Idle && self.config.paused > Duration::ZERO;
+        let tier = tier.unwrap_or(if pauses { Tier::Paused } else { Tier::Image });
+        let proxies = self.node.proxies.names();
+        self.event(Event::Sleep { reason, generation, tier, proxies }).await;
+    }
+
+    pub(super) fn flush(&mut self, sleep: u64) {
+        let agent = self.machine.as_ref().and_then(|machine| machine.agent());
+        let (app, within) = (self.config.id.clone(), self.node.flush);
+        let metrics = Arc::clone(&self.node.metrics);
+        self.flushes.spawn(async move {
+            if let Some(agent) = agent {
+                let flushed = agent.flush(within).await;
+                metrics.flushed(flushed.is_ok());
+                if let Err(error) = flushed {
+                    // What it holds back is in its memory, which is frozen with the disk.
+                    tracing::warn!(%app, %error, "sleeps without having written out its disk");
+                }
+            }
+            sleep
+        });
+    }
+
+    pub(super) fn save(&mut self) {
+        // A paused app goes on by itself, when its time has come.
+        if self.sleep.waiting.is_empty() {
+            self.sleep.begin();
+        }
+        let machine = self.take_machine();
+        let Some(live) = &self.live else {
+            unreachable!("a running app has its directory");
+        };
+        let to = SaveTo { state: live.state(), layer: live.layer() };
+        match live.clear_state() {
+            Ok(()) => drop(self.doing.spawn(ops::save(machine, to))),
+            Err(error) => {
+                let detail = format!("{}: {error}", to.state.display());
+                self.doing.spawn(async { Done::Saved(machine, Err(detail)) });
+            }
+        }
+    }
+
+    pub(super) fn settle(&mut self, sleep: u64) {
+        let (Some(machine), Some(live), Some(memory)) = (&self.machine, &self.live, self.memory)
+        else {
+            unreachable!("what was saved is there");
+        };
+        let job = SettleJob {
+            dir: Arc::clone(&self.dir),
+            live: live.path().to_owned(),
+            record: machine.record(),
+            memory,
+            touched: machine.touched(),
+        };
+        let (work, settling) = job.start();
+        self.settling = Some(settling);
+        self.settles.spawn_blocking(move || (sleep, work()));
+    }
+
+    pub(super) async fn settled(&mut self, sleep: u64, result: Result<Settled, SettleError>) {
+        if let Ok(settled) = &result {
+            self.sleep.step(Step::Durable(*settled));
+        }
+        let result = result.map(drop).map_err(|e| e.to_string());
+        self.event(Event::Settled { sleep, result }).await;
+    }
+
+    pub(super) fn answer_sleeps(&mut self, answer: Result<Tier, (SleepRefusal, String)>) {
+        let end = answer.as_ref().map_or_else(|(why, _)| why.as_str(), |tier| tier.as_str());
+        self.node.metrics.slept(end);
+        let generation = self.lifecycle.generation();
+        let answer = answer.and_then(|tier| self.sleep.report(tier, generation));
+        match &answer {
+            Ok(report) => tracing::info!(app = %self.config.id, ?report, "asleep"),
+            Err((SleepRefusal::Failed, detail)) => {
+                tracing::error!(app = %self.config.id, detail, "could not be put to sleep");
+            }
+            Err((why, detail)) => {
+                tracing::info!(app = %self.config.id, ?why, detail, "stays awake")
+            }
+        }
+        self.sleep.answer(&answer);
     }
 }

@@ -118,13 +118,17 @@ fn read_id(directory: &Path) -> io::Result<DiskId> {
 /// Makes the disk in `directory`, if it has none. Durable when it returns.
 pub(super) fn provide(directory: &Path, config: &DiskConfig) -> Result<(), DiskError> {
     let (disk, id_draft) = (directory.join(DISK), directory.join(".disk.id"));
-    if disk.exists() && !directory.join(DISK_ID).exists() && id_draft.exists() {
+    let there = |path: &Path| {
+        path.try_exists().map_err(|source| DiskError::File { path: path.to_owned(), source })
+    };
+    let found = (there(&disk)?, there(&directory.join(DISK_ID))?);
+    if found == (true, false) && there(&id_draft)? {
         // Cut off between the two renames below.
         return fs::rename(&id_draft, directory.join(DISK_ID))
             .and_then(|()| sync_dir(directory))
             .map_err(|source| DiskError::File { path: id_draft, source });
     }
-    match (disk.exists(), directory.join(DISK_ID).exists()) {
+    match found {
         (true, true) => return Ok(()),
         (false, true) => return Err(DiskError::Missing(disk)),
         (true, false) => return Err(DiskError::Nameless(disk)),

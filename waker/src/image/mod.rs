@@ -4,7 +4,8 @@
 //! apps/<app>/app.lock  key  run.json  standing.json  current -> gen-7/
 //!            gen-7/    manifest.json  memory.img  memory.map  vm.state  disk.img  disk.json
 //!            live/     the same directory while its life runs: consumed, no image any more
-//!            refused/  what could not be used, for the operator to look at
+//!            refused/  what could not be used, for the operator to look at; an older one with a disk
+//!                      is kept as refused-N/
 //! ```
 //!
 //! A wake renames `gen-7` to `live` and takes its manifest away before a vCPU runs; the sleep after
@@ -139,7 +140,7 @@ impl AppDir {
         let Some(lock) = self.lock()? else {
             return Ok((Found::Running(self.run_record().map(Box::new)), None));
         };
-        let newest = self.current();
+        let newest = self.current()?;
         let live = self.live_path();
         if newest.is_some() && live.exists() {
             // A way back was taken and this is what it left, or somebody put an image there.
@@ -147,7 +148,7 @@ impl AppDir {
         } else if live.exists() && !live.join(MANIFEST).exists() {
             self.strip(&live)?;
         }
-        for (generation, path) in self.generations() {
+        for (generation, path) in self.generations()? {
             if Some(generation) == newest {
                 continue;
             }
@@ -185,20 +186,43 @@ impl AppDir {
 
     /// Keeps a directory for the operator to look at, in the place of the one kept before.
     fn set_aside(&self, directory: &Path) -> io::Result<()> {
-        let aside = self.path.join(REFUSED);
-        remove_dir(&aside)?;
-        fs::rename(directory, aside)?;
+        fs::rename(directory, self.clear_aside()?)?;
         self.sync()
     }
 
-    /// The newest generation that sleeps: a directory has such a name only when it is whole.
-    fn current(&self) -> Option<Generation> {
-        self.generations().map(|(generation, _)| generation).max()
+    /// A free place for what is set aside. What is there with a disk is kept: it may be the only copy of
+    /// what was written to it.
+    fn clear_aside(&self) -> io::Result<PathBuf> {
+        let aside = self.path.join(REFUSED);
+        if !aside.join(DISK).try_exists()? {
+            remove_dir(&aside)?;
+            return Ok(aside);
+        }
+        for n in 1..=u32::MAX {
+            let kept = self.path.join(format!("{REFUSED}-{n}"));
+            if !kept.try_exists()? {
+                fs::rename(&aside, kept)?;
+                break;
+            }
+        }
+        Ok(aside)
     }
 
-    fn generations(&self) -> impl Iterator<Item = (Generation, PathBuf)> + use<> {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        entries.filter_map(|e| Some((generation_of(e.file_name().to_str()?)?, e.path())))
+    /// The newest generation that sleeps: a directory has such a name only when it is whole.
+    fn current(&self) -> io::Result<Option<Generation>> {
+        Ok(self.generations()?.into_iter().map(|(generation, _)| generation).max())
+    }
+
+    /// That they can't be read is no word on whether there are any.
+    fn generations(&self) -> io::Result<Vec<(Generation, PathBuf)>> {
+        let mut generations = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if let Some(generation) = entry.file_name().to_str().and_then(generation_of) {
+                generations.push((generation, entry.path()));
+            }
+        }
+        Ok(generations)
     }
 
     /// Points `current`, which is there for people, to a generation.
@@ -217,7 +241,7 @@ impl AppDir {
     pub fn next_generation(&self) -> Generation {
         let run = self.run_record().map(|r| r.generation);
         let unfinished = Manifest::read(&self.live_path()).ok().map(|m| m.generation);
-        run.max(self.current()).max(unfinished).unwrap_or_default().next()
+        run.max(self.current().ok().flatten()).max(unfinished).unwrap_or_default().next()
     }
 
     /// The agent's key: made at the first call, the same ever after, since a restored guest has it
@@ -276,10 +300,14 @@ impl AppDir {
         machine: &MachineConfig,
         vmm: &VmmIdentity,
     ) -> Result<Live, ImageRefusal> {
-        if self.current().is_none() {
+        let current = || {
+            let unknown = |source| ImageRefusal::Busy { path: self.path.clone(), source };
+            self.current().map_err(unknown)
+        };
+        if current()?.is_none() {
             self.finish()?;
         }
-        let generation = self.current().ok_or(ImageRefusal::None)?;
+        let generation = current()?.ok_or(ImageRefusal::None)?;
         let from = self.path.join(generation_name(generation));
         let manifest = Manifest::read(&from)?;
         manifest::same("generation", &manifest.generation, &generation)?;
@@ -311,17 +339,16 @@ impl AppDir {
     pub fn fresh(&self, machine: &MachineConfig) -> Result<Live, FreshError> {
         fault::hit("fresh")?;
         let live = self.live_path();
-        if let Some(generation) = self.current() {
-            if live.exists() {
+        if let Some(generation) = self.current()? {
+            if live.try_exists()? {
                 self.set_aside(&live)?;
             }
             fs::rename(self.path.join(generation_name(generation)), &live)?;
             self.point_to(None)?;
             self.sync()?;
         }
-        if live.join(MANIFEST).exists() {
-            let aside = self.path.join(REFUSED);
-            remove_dir(&aside)?;
+        if live.join(MANIFEST).try_exists()? {
+            let aside = self.clear_aside()?;
             fs::create_dir(&aside)?;
             fs::rename(live.join(MANIFEST), aside.join(MANIFEST))?;
             sync_dir(&live)?;
@@ -331,10 +358,10 @@ impl AppDir {
                 }
             }
             self.forget_work(&live)?;
-        } else if live.exists() {
+        } else if live.try_exists()? {
             self.strip(&live)?;
         }
-        if !live.exists() {
+        if !live.try_exists()? {
             fs::DirBuilder::new().mode(0o700).create(&live)?;
             self.sync()?;
         }
@@ -354,7 +381,7 @@ impl AppDir {
     /// there is nothing to go back to. The disk as it was is set aside.
     pub fn roll_back(&self) -> io::Result<bool> {
         let live = self.live_path();
-        let from = match self.current() {
+        let from = match self.current()? {
             Some(generation) => self.path.join(generation_name(generation)),
             None => live.clone(),
         };
@@ -383,14 +410,14 @@ impl AppDir {
         self.sync()
     }
 
-    /// The `live` of an adopted VM. What an earlier waker had settled is taken back.
+    /// The `live` of a VM that runs. What an earlier waker had settled is to be taken back, by
+    /// [`Self::undo`], before that VM is adopted.
     pub fn live(&self) -> io::Result<Live> {
         let path = self.live_path();
+        fs::metadata(path.join(MEMORY))?;
         let memory_lock =
             lock(&path.join(MEMORY), FlockOperation::NonBlockingLockShared)?.ok_or_else(in_use)?;
-        let live = Live { path, memory_lock, from: None };
-        self.undo()?;
-        Ok(live)
+        Ok(Live { path, memory_lock, from: None })
     }
 
     /// Makes renames in this directory durable.
@@ -407,7 +434,7 @@ impl AppDir {
 
     /// What its files occupy.
     pub fn sizes(&self) -> Sizes {
-        let directory = match self.current() {
+        let directory = match self.current().ok().flatten() {
             Some(generation) => self.path.join(generation_name(generation)),
             None => self.live_path(),
         };

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rouse_snapshot_format::{
-    Image, ImageId, Known, Map, PAGE, Progress, RefreshError, Sparsified, SparsifyOptions,
-    VmmDiffOptions, Work, merge_in_place, refresh, verify_image, vmm_diff,
+    Image, ImageId, Known, Map, MergeInPlaceError, OpenImageError, PAGE, Progress, RefreshError,
+    Sparsified, SparsifyOptions, VmmDiffError, VmmDiffOptions, Work, merge_in_place, refresh,
+    verify_image, vmm_diff,
 };
 
 use super::disk::DiskSeal;
@@ -21,7 +22,7 @@ use super::files::{read_bounded, reflink, remove_dir, remove_file, sync_dir, wri
 use super::manifest::{FORMAT, Layer, MAX_PART, Manifest};
 use super::{
     AppDir, DISK, DISK_ID, ImageRefusal, LAYER, LAYER_MAP, LIVE, Live, MANIFEST, MAP, MEMORY, PAIR,
-    PAIR_DRAFT, STATE, generation_name, in_use, lock_exclusively,
+    PAIR_DRAFT, STATE, generation_name, in_use,
 };
 use crate::fault;
 use crate::vmm::RunRecord;
@@ -35,7 +36,7 @@ pub enum SettleError {
     Refresh(RefreshError),
     /// The VMM's layer can't be taken.
     #[error(transparent)]
-    Layer(#[from] rouse_snapshot_format::VmmDiffError),
+    Layer(#[from] VmmDiffError),
     /// A map could not be written.
     #[error(transparent)]
     Map(#[from] rouse_snapshot_format::WriteMapError),
@@ -108,7 +109,7 @@ impl AppDir {
         let (mut written, layer) = match memory {
             SavedMemory::InPlace => (in_place(&live, image_id, touched, progress)?, None),
             SavedMemory::Layer => {
-                let (written, layer) = layer(&live, image_id)?;
+                let (written, layer) = layer(&live, image_id, progress)?;
                 (written, Some(layer))
             }
         };
@@ -174,7 +175,7 @@ impl AppDir {
             return Ok(());
         }
         fs::create_dir(&pair).map_err(writing(&pair))?;
-        for name in [MEMORY, MAP, STATE, DISK, DISK_ID] {
+        for name in [MEMORY, MAP, LAYER, LAYER_MAP, STATE, DISK, DISK_ID] {
             let from = live.join(name);
             if !from.exists() {
                 continue;
@@ -192,11 +193,8 @@ impl AppDir {
     pub fn undo(&self) -> io::Result<()> {
         fault::hit("undo")?;
         let live = self.path.join(LIVE);
-        let path = live.join(MANIFEST);
-        if !path.exists() {
-            return Ok(());
-        }
-        remove_file(&path)?;
+        remove_file(&live.join(MANIFEST))?;
+        // Also when it is not there: an earlier try may have failed at just this.
         sync_dir(&live)
     }
 
@@ -218,7 +216,11 @@ impl AppDir {
         // A copy that is to be gone back to says what it is by its own manifest, written now: until
         // the rename it is a copy of something that may go on.
         let (pair, draft) = (live.join(PAIR), live.join(PAIR_DRAFT));
-        remove_dir(&pair).map_err(writing(&pair))?;
+        // One of this very sleep has its place already, if this was cut off before.
+        let ours = Manifest::read(&pair).is_ok_and(|pair| pair.generation == generation);
+        if !ours {
+            remove_dir(&pair).map_err(writing(&pair))?;
+        }
         if draft.exists() {
             self.write_manifest(&draft, manifest)?;
             fs::rename(&draft, &pair).and_then(|()| sync_dir(live)).map_err(writing(&pair))?;
@@ -267,13 +269,14 @@ impl AppDir {
             return Err(ImageRefusal::Damaged { path: layer_map, what: "checksum" });
         }
         let (memory, map) = (directory.join(MEMORY), directory.join(MAP));
-        match lock_exclusively(&memory) {
-            Ok(None) => return Err(ImageRefusal::Busy { path: memory, source: in_use() }),
-            Ok(Some(_)) => {}
-            Err(source) => return Err(ImageRefusal::Read { path: memory, source }),
-        }
         let over = Image::open(directory.join(LAYER), &layer_map).map_err(|e| merge(&e))?;
-        merge_in_place(&memory, &map, &[&over], &Work::default()).map_err(|e| merge(&e))?;
+        match merge_in_place(&memory, &map, &[&over], &Work::default()) {
+            Ok(_) => {}
+            Err(MergeInPlaceError::Open(OpenImageError::InUse(_))) => {
+                return Err(ImageRefusal::Busy { path: memory, source: in_use() });
+            }
+            Err(error) => return Err(merge(&error)),
+        }
         let merged = read_bounded(&map, MAX_PART).map_err(|e| merge(&e))?;
         let manifest = Manifest {
             map_blake3: blake3::hash(&merged).to_hex().to_string(),
@@ -346,13 +349,23 @@ fn changed_bytes(before: Option<&Map>, after: &Map) -> u64 {
 }
 
 /// The VMM wrote what changed to a file of its own, and the memory below is as it was.
-fn layer(live: &Path, image_id: ImageId) -> Result<(u64, Layer), SettleError> {
+fn layer(live: &Path, image_id: ImageId, progress: &Progress) -> Result<(u64, Layer), SettleError> {
     let (path, map_path) = (live.join(LAYER), live.join(LAYER_MAP));
     sync_file(&path, "settle-sync")?;
+    let work = Work { progress: Some(progress), ..Work::default() };
+    if !live.join(MAP).exists() {
+        // A life that began with a boot: below it is memory that nobody has written to.
+        let options = SparsifyOptions { work, ..SparsifyOptions::default() };
+        let empty = refresh(&live.join(MEMORY), None, &options)?.into_map(ImageId::random());
+        empty.write(live.join(MAP))?;
+    }
     let below = Map::open(live.join(MAP))
         .map_err(|e| SettleError::Write { path: live.join(MAP), source: io::Error::other(e) })?;
-    let options = VmmDiffOptions { window: Some(below.window_size()), ..VmmDiffOptions::default() };
-    let map = vmm_diff(&path, image_id, below.image_id(), &options)?;
+    let options = VmmDiffOptions { work, window: Some(below.window_size()) };
+    let map = match vmm_diff(&path, image_id, below.image_id(), &options) {
+        Err(VmmDiffError::Cancelled(_)) => return Err(SettleError::Cancelled),
+        map => map?,
+    };
     fault::hit("settle-map").map_err(writing(&map_path))?;
     map.write(&map_path)?;
     let bytes = read_bounded(&map_path, MAX_PART).map_err(writing(&map_path))?;

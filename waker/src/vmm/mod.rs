@@ -272,8 +272,9 @@ pub trait Machine: Send + Sync + 'static {
 pub struct SaveTo {
     /// The device state.
     pub state: PathBuf,
-    /// What changed in memory, from a VMM that maps it privately: as long as memory, a hole where
-    /// nothing changed (Firecracker's `Diff`).
+    /// What changed in memory since the life began, from a VMM that maps it privately: as long as
+    /// memory, a hole where nothing changed. A VMM that forgets at a save what had changed before
+    /// (Firecracker's `Diff`) has its driver keep that, should the sleep be called off.
     pub layer: PathBuf,
 }
 

@@ -122,6 +122,8 @@ fn an_adopted_vm_is_not_settled_any_more() {
     let _vmm = live.memory_lock().unwrap();
     drop(live);
     let adopted = place.dir.live().unwrap();
+    assert!(adopted.path().join(MANIFEST).exists(), "it may yet turn out to have ended");
+    place.dir.undo().unwrap();
     assert!(!adopted.path().join(MANIFEST).exists());
     assert_eq!(place.sleep(adopted).generation, Generation(1));
 }

@@ -191,6 +191,9 @@ impl Machine for QemuMachine {
     }
 
     async fn resume(&mut self) -> Result<(), QmpError> {
+        // A save that failed or was given up may not have come to its end yet.
+        let over = tokio::time::timeout(SAVE, finalized(&self.started.qmp)).await;
+        over.map_err(|_| QmpError::Timeout { command: "query-status" })??;
         self.started.qmp.execute(qmp::cont {}).await?;
         self.standing = false;
         // Its clock stood still; a boot's did not begin yet.
