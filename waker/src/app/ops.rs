@@ -18,6 +18,7 @@ use crate::image::{
     AppDir, FreshError, ImageRefusal, Live, Published, SavedMemory, Settle, SettleError, Settled,
 };
 use crate::lifecycle::Start;
+use crate::vmm::process::Process;
 use crate::vmm::touched::{Mark, Touched};
 use crate::vmm::{
     BootError, Life, Machine, RestoreError, RunRecord, SaveTo, Stopwatch, VmmIdentity,
@@ -108,6 +109,7 @@ impl WakeJob {
     pub(super) async fn run(self) -> Result<Woken, WakeError> {
         let mut watch = Stopwatch::start();
         let (seat, _turn) = self.admit().await?;
+        self.end_lost().await;
         self.phase(watch.lap(Phase::Queue));
         let identity = self.node.vmm.identity(&self.config.machine).await?;
         let mut watch = Stopwatch::start();
@@ -128,8 +130,11 @@ impl WakeJob {
                 (self.boot().await?, told.then(|| refusal.to_string()))
             }
         };
-        fault::hit("woken").map_err(|e| self.storage(e))?;
         let Going { machine, live, outcome, lives } = going;
+        if let Err(source) = fault::hit("woken") {
+            machine.kill().await;
+            return Err(self.storage(source));
+        }
         Ok(Woken { machine, live, seat, outcome, lives, refused })
     }
 
@@ -144,6 +149,17 @@ impl WakeJob {
         match tokio::time::timeout(self.node.queue, entering).await {
             Ok(entered) => Ok(entered?),
             Err(_) => Err(WakeError::NoRoom(self.node.queue)),
+        }
+    }
+
+    /// Ends a VM of this app that was lost hold of, and which the app's lock, ours as well as its own, does
+    /// not tell of: a second one must never run beside it.
+    async fn end_lost(&self) {
+        if let Some(record) = self.dir.run_record()
+            && let Ok(process) = Process::adopt(record.pid, record.start_ticks)
+        {
+            tracing::error!(app = %self.config.id, pid = record.pid, "a VM that was lost hold of is ended");
+            process.kill().await;
         }
     }
 
