@@ -57,3 +57,16 @@ async fn refused(armed: &Armed, when: &str) -> (String, String) {
     })
     .await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_that_fails_when_its_vm_runs_leaves_no_second_one() {
+    let mut armed = Armed::start().await;
+    for step in ["run-record", "resume", "woken"] {
+        armed.node.sleep("hello").await;
+        armed.arm(Some(&format!("{step}=1*return(eio)"))).await;
+        armed.node.get("/counter").await.expect_status(503);
+        assert_eq!(armed.vm(step), None, "{step}: the VM of the failed wake has ended");
+        armed.serves(&format!("{step} has failed once")).await;
+        assert!(armed.vm(step).is_some(), "{step}: and the next one is alone");
+    }
+}
