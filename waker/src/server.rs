@@ -21,6 +21,7 @@ use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::status::AppStatus;
 use rouse_protocol::wake::{Agreement, BootRequest, SleepRequest};
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, WatchEvent};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, unix};
 use tokio::sync::{broadcast, mpsc};
@@ -192,13 +193,9 @@ async fn sleep(
     UrlPath(id): UrlPath<String>,
     body: Bytes,
 ) -> Response {
-    let request = if body.is_empty() {
-        SleepRequest::default()
-    } else {
-        match serde_json::from_slice(&body) {
-            Ok(request) => request,
-            Err(error) => return bad_body(&error),
-        }
+    let request: SleepRequest = match whole_or_default(&body) {
+        Ok(request) => request,
+        Err(error) => return bad_body(&error),
     };
     let app = match shared.find(&id) {
         Ok(app) => app,
@@ -209,6 +206,11 @@ async fn sleep(
         Ok(Err((why, detail))) => refuse(409, why.as_str(), "the app was not put to sleep", detail),
         Err(ended) => ended.into_response(),
     }
+}
+
+/// What the body says; nothing said is the default.
+fn whole_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> serde_json::Result<T> {
+    if body.is_empty() { Ok(T::default()) } else { serde_json::from_slice(body) }
 }
 
 fn bad_body(error: &serde_json::Error) -> Response {
@@ -232,13 +234,9 @@ async fn clear(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> Re
 }
 
 async fn boot(State(shared): State<Shared>, UrlPath(id): UrlPath<String>, body: Bytes) -> Response {
-    let request = if body.is_empty() {
-        BootRequest::default()
-    } else {
-        match serde_json::from_slice(&body) {
-            Ok(request) => request,
-            Err(error) => return bad_body(&error),
-        }
+    let request: BootRequest = match whole_or_default(&body) {
+        Ok(request) => request,
+        Err(error) => return bad_body(&error),
     };
     let app = match shared.find(&id) {
         Ok(app) => app,

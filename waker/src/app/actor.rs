@@ -388,7 +388,8 @@ impl Actor {
     }
 
     fn start_wake(&mut self, start: Start) {
-        self.history.begin(self.next_generation());
+        let generation = self.next_generation();
+        self.history.begin(generation);
         self.wake.phases.clear();
         self.wake.failure = None;
         self.ready = None;
@@ -406,7 +407,7 @@ impl Actor {
             config: Arc::clone(&self.config),
             dir: Arc::clone(&self.dir),
             lock,
-            generation: self.next_generation(),
+            generation,
             start,
             key: self.agent_key(),
             phases,
