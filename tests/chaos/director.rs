@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_protocol::watch::{AppState, AppView};
-use rouse_tests::{Node, Visit, Vm, patience, vmms_of};
+use rouse_tests::{Node, Visit, Vm, Volume, patience, vmms_of};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -12,7 +12,6 @@ use crate::dice::{Deed, Dice};
 use crate::operators;
 use crate::points;
 use crate::trouble::{At, Trouble};
-use crate::volume::Volume;
 use crate::world::World;
 
 /// Between two looks at the processes.

@@ -24,7 +24,6 @@ mod told;
 mod trouble;
 mod twins;
 mod visitors;
-mod volume;
 mod watchers;
 mod way_back;
 mod world;

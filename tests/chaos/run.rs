@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_tests::{App as AppFile, Binaries, Node, Visit};
+use rouse_tests::{App as AppFile, Binaries, FileSystem, Node, Visit, Volume, VolumeError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,6 @@ use crate::points::POINTS;
 use crate::summary;
 use crate::trouble::At;
 use crate::visitors;
-use crate::volume::{Volume, VolumeError};
 use crate::watchers::Watchers;
 use crate::world::{App, World, print};
 
@@ -110,7 +109,7 @@ async fn start(args: &Args, apps: &[App]) -> (Option<Volume>, Node) {
 }
 
 fn volume(root: &std::path::Path, mib: u64) -> Option<Volume> {
-    let made: Result<Volume, VolumeError> = Volume::make(root, mib);
+    let made: Result<Volume, VolumeError> = Volume::make(root, FileSystem::Ext4, mib);
     match made {
         Ok(volume) => Some(volume),
         Err(why) => {

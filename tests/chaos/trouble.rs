@@ -96,17 +96,13 @@ impl Troubles {
         let proxy = |t: &Trouble| *t == Trouble::Proxy;
         let waker = |t: &Trouble| matches!(t, Trouble::Proxy | Trouble::Waker);
         let vm = |t: &Trouble| matches!(t, Trouble::Vm(of) | Trouble::Parked(of) if of == app);
-        let full = |t: &Trouble| *t == Trouble::FullDisk;
         match met {
             Met::NoConnection => any(Duration::ZERO, &proxy),
-            // A guest that touches memory which the full file system has no block for is killed.
-            Met::Cut => any(CUT, &proxy) || any(CUT, &vm) || any(CUT, &full),
+            Met::Cut => any(CUT, &proxy) || any(CUT, &vm),
             Met::AgentError("app-broke" | "down" | "starting") => any(CUT, &vm),
             Met::Error("waker-unreachable") => any(RESYNC, &waker),
             Met::Error("stopping") => any(CUT, &proxy),
-            Met::Error("app-broke" | "not-replayable") => {
-                any(CUT, &vm) || any(CUT, &proxy) || any(CUT, &full)
-            }
+            Met::Error("app-broke" | "not-replayable") => any(CUT, &vm) || any(CUT, &proxy),
             // An app is parked by us, or by its waker after the wakes that we let fail.
             Met::Error(
                 "parked" | "wake-failed" | "backoff" | "deadline" | "not-serving" | "full"
@@ -137,7 +133,7 @@ mod tests {
             (Trouble::Vm("b".into()), Met::Cut, false),
             (Trouble::Waker, Met::Cut, false),
             (Trouble::FailPoints, Met::Cut, false),
-            (Trouble::FullDisk, Met::Cut, true),
+            (Trouble::FullDisk, Met::Cut, false),
             (Trouble::Parked("a".into()), Met::Cut, true),
             (Trouble::Waker, Met::Error("waker-unreachable"), true),
             (vm(), Met::Error("waker-unreachable"), false),

@@ -2,6 +2,9 @@
 //! another disk than its own?
 #![forbid(unsafe_code)]
 
+mod full;
+mod rollback;
+
 use std::fs::{File, FileTimes};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};

@@ -16,16 +16,17 @@ enum Memory {
 use Memory::{Kept, MayGo};
 
 /// The steps of a wake.
-const WAKE: [(&str, Memory); 5] = [
+const WAKE: [(&str, Memory); 6] = [
     ("consume", Kept),
     ("consumed", MayGo),
+    ("reserve", MayGo),
     ("run-record", MayGo),
     ("resume", MayGo),
     ("woken", Kept),
 ];
 
 /// The steps of a sleep.
-const SLEEP: [&str; 9] = [
+const SLEEP: [&str; 10] = [
     "save",
     "saved",
     "settle-sync",
@@ -35,6 +36,7 @@ const SLEEP: [&str; 9] = [
     "settled",
     "publish",
     "published",
+    "trim",
 ];
 
 impl Armed {
@@ -76,7 +78,7 @@ async fn a_waker_that_dies_in_a_sleep_loses_nothing() {
         armed.arm(Some(&format!("{point}=return(kill)"))).await;
         let vm = armed.vm(point);
         armed.sleep_to_death(point).await;
-        let published = ["publish", "published"].contains(&point);
+        let published = ["publish", "published", "trim"].contains(&point);
         let gone = vm.is_none_or(|vm| !vm.runs());
         assert_eq!(gone, published, "{point}: the VM stays until its generation is whole");
         armed.comes_back(point, Kept).await;

@@ -150,6 +150,9 @@ pub struct AppSleep {
     /// own default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_seconds: Option<u64>,
+    /// What there is after a crash: `boot` or `rollback`; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_crash: Option<&'static str>,
 }
 
 /// `[disk]` of an app.
@@ -206,7 +209,7 @@ impl App {
                 port: 8080,
                 agent: true,
             },
-            sleep: AppSleep { idle_seconds: 0, paused_seconds: Some(0) },
+            sleep: AppSleep { idle_seconds: 0, paused_seconds: Some(0), after_crash: None },
             gate: Gate { path: "/.well-known/rouse-gate".into(), hold_deadline_seconds: 240 },
             disk: None,
             env: BTreeMap::new(),

@@ -26,6 +26,7 @@ mod pages;
 mod slots;
 mod visit;
 mod vm;
+mod volume;
 mod wait;
 
 pub use binaries::Binaries;
@@ -42,4 +43,5 @@ pub use visit::{
     DEFAULT_HOST, Open, Raw, Reply, Visit, VisitError, crowd, fetch_unix, websocket, websocket_for,
 };
 pub use vm::{Vm, vmms_of};
+pub use volume::{FileSystem, Volume, VolumeError};
 pub use wait::{eventually, patience};

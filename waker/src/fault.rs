@@ -9,6 +9,7 @@ use std::io;
 pub const POINTS: &[&str] = &[
     "consume",
     "consumed",
+    "reserve",
     "run-record",
     "resume",
     "woken",
@@ -24,6 +25,7 @@ pub const POINTS: &[&str] = &[
     "finished",
     "publish",
     "published",
+    "trim",
     "fresh",
     "disk",
 ];

@@ -21,7 +21,7 @@ use rouse_waker::vmm::Vmm;
 use rouse_waker::vmm::qemu::{self, Qemu};
 use rouse_waker::{fault, image, server};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -132,6 +132,7 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         admission: Admission::new(memory_mib, config.wake.at_once),
         queue: config.wake.queue,
         flush: config.sleep.flush,
+        trims: Arc::new(Semaphore::new(1)),
         proxies: Arc::new(Proxies::open(in_state("proxies.json"))),
         changes: broadcast::channel(CHANGES).0,
         metrics: Arc::new(Metrics::default()),

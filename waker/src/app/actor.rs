@@ -67,6 +67,8 @@ pub(super) struct Actor {
     pub(super) patching: JoinSet<()>,
     /// The operator's programs that run.
     pub(super) hooks: JoinSet<()>,
+    /// Blocks that the image does not need are given back.
+    pub(super) trims: JoinSet<()>,
     /// Turns true when a first byte has gone out since the newest wake.
     pub(super) served: watch::Sender<bool>,
     /// How often the agent had taken over a life before the newest resume.
@@ -101,6 +103,13 @@ impl Actor {
 
     /// Serves until the app is stopped and at rest.
     pub(super) async fn run(mut self, inbox: &mut mpsc::Receiver<Command>) {
+        self.serve(inbox).await;
+        // Before the app's lock goes, and another may wake it.
+        let dir = Arc::clone(&self.dir);
+        ops::blocking(move || dir.stop_trims()).await;
+    }
+
+    async fn serve(&mut self, inbox: &mut mpsc::Receiver<Command>) {
         // What an earlier waker had begun to park is parked now.
         self.event(Event::Tick).await;
         loop {
@@ -134,6 +143,7 @@ impl Actor {
                 Some(patched) = self.patches.recv() => self.patched(patched).await,
                 Some(_) = self.patching.join_next() => {}
                 Some(_) = self.hooks.join_next() => {}
+                Some(_) = self.trims.join_next() => {}
                 () = stalled(stall, self.stalled_until) => self.go_on().await,
                 how = ended(exit) => self.exited(how).await,
                 () = at(deadline) => self.event(Event::Tick).await,
@@ -254,6 +264,8 @@ impl Actor {
                     detail: detail.clone(),
                     retry_after_ms: None,
                 });
+                // An image that was put back may have blocks for all of the memory.
+                self.trim();
                 Event::Woken(if no_room { WakeEnd::NoRoom } else { WakeEnd::Failed(detail) })
             }
             Done::Stopped(machine, result) => {
@@ -284,6 +296,7 @@ impl Actor {
                 self.seat = None;
                 self.ready = None;
                 self.retake_lock();
+                self.trim();
                 Event::Committed(result.map(|published| self.sleep.published = Some(published)))
             }
         };
@@ -388,6 +401,8 @@ impl Actor {
     }
 
     fn start_wake(&mut self, start: Start) {
+        // One that runs ends when the image is consumed.
+        self.trims.abort_all();
         let generation = self.next_generation();
         self.history.begin(generation);
         self.wake.phases.clear();

@@ -63,6 +63,7 @@ impl Actor {
             settles: JoinSet::new(),
             patching: JoinSet::new(),
             hooks: JoinSet::new(),
+            trims: JoinSet::new(),
             served: watch::Sender::new(false),
             lives: 0,
             patched,
@@ -81,6 +82,7 @@ impl Actor {
             actor.adopt(record.map(|record| *record)).await?;
         }
         actor.publish_view();
+        actor.trim();
         Ok(actor)
     }
 
@@ -109,6 +111,7 @@ impl Actor {
                 // Before anything can resume it.
                 let dir = Arc::clone(&self.dir);
                 ops::blocking(move || dir.undo()).await?;
+                self.reserve_again(&live).await;
                 let stands = machine.stands();
                 tracing::info!(%app, pid = record.pid, generation = %record.generation, stands, "adopted its VM");
                 let limits = Limits { paused: self.config.paused, ..self.node.limits };

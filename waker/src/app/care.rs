@@ -8,8 +8,10 @@ use rouse_protocol::wake::{Outcome, Served};
 use rouse_protocol::watch::{AppState, AppView};
 
 use super::actor::Actor;
+use super::ops;
 use super::patches::{Patched, Patches};
 use crate::hook;
+use crate::image::{self, Live};
 use crate::lifecycle::Event;
 
 impl Actor {
@@ -93,6 +95,17 @@ impl Actor {
             && let Err(error) = machine.resume().await
         {
             tracing::error!(app = %self.config.id, %error, "it does not go on");
+        }
+    }
+
+    /// Has a block for each page of an adopted VM's memory, which an earlier waker may not have had.
+    pub(super) async fn reserve_again(&self, live: &Live) {
+        if !self.node.vmm.ram_is_file() {
+            return;
+        }
+        let memory = live.memory();
+        if let Err(error) = ops::blocking(move || image::reserve(&memory)).await {
+            tracing::warn!(app = %self.config.id, %error, "its guest may meet a full disk");
         }
     }
 

@@ -10,7 +10,7 @@ use rouse_protocol::wake::{
     Agreement, BootRequest, ParkRequest, Served, SleepRefusal, SleepReport, SleepRequest, WakeEvent,
 };
 use rouse_protocol::watch::AppView;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
@@ -44,6 +44,8 @@ pub struct Node {
     pub queue: Duration,
     /// How long a guest has to write out its disk.
     pub flush: Duration,
+    /// Images are trimmed one at a time.
+    pub trims: Arc<Semaphore>,
     /// The proxies that watch.
     pub proxies: Arc<Proxies>,
     /// Every change of every app.

@@ -16,6 +16,7 @@ use crate::config::{AfterCrash, AppConfig};
 use crate::fault;
 use crate::image::{
     AppDir, FreshError, ImageRefusal, Live, Published, SavedMemory, Settle, SettleError, Settled,
+    reserve,
 };
 use crate::lifecycle::Start;
 use crate::vmm::process::Process;
@@ -205,14 +206,15 @@ impl WakeJob {
         let durable = tokio::task::spawn_blocking(move || dir.sync_consumed());
         let life = self.life(&live)?;
         let mut sink = |time| self.phase(time);
-        let restored = match self.enough_space(&live) {
-            Ok(()) => self.node.vmm.restore(&life, &live.state(), &mut sink).await,
-            Err(error) => {
-                drop(life);
-                self.put_back(live, durable).await?;
-                return Err(error);
-            }
-        };
+        if let Err(error) = self.enough_space(&live) {
+            drop(life);
+            self.put_back(live, durable).await?;
+            return Err(error);
+        }
+        let reserving = self.reserve(&live);
+        let restored = self.node.vmm.restore(&life, &live.state(), &mut sink).await;
+        // Also where there is nothing to restore: nobody may work on what is moved.
+        let reserved = reserving.await.map_err(joined).and_then(|reserved| reserved);
         let machine = match restored {
             Ok(machine) => machine,
             Err(RestoreError::Start(error)) => {
@@ -225,11 +227,20 @@ impl WakeJob {
                 tracing::warn!(app = %self.config.id, %error, "the image could not be loaded");
                 self.node.metrics.refused("load");
                 durable.await.map_err(joined).map_err(|e| self.storage(e))?.ok();
+                self.trim_unused().await;
                 return Ok(Err(error));
             }
         };
         drop(life);
         let durable = durable.await.map_err(joined).and_then(|synced| synced);
+        if let Err(source) = reserved {
+            machine.kill().await;
+            durable.map_err(|e| self.storage(e))?;
+            self.trim_unused().await;
+            let (dir, path) = (Arc::clone(&self.dir), live.memory());
+            blocking(move || dir.put_back_unchecked(&live)).await.map_err(|e| self.storage(e))?;
+            return Err(self.no_block(path, source));
+        }
         self.go(machine, live, Outcome::Resumed, durable).await.map(Ok)
     }
 
@@ -253,24 +264,48 @@ impl WakeJob {
         self.enough_space(&live)?;
         let life = self.life(&live)?;
         let mut sink = |time| self.phase(time);
-        let machine = self.node.vmm.boot(&life, &mut sink).await?;
+        let reserving = self.reserve(&live);
+        let booted = self.node.vmm.boot(&life, &mut sink).await;
+        let reserved = reserving.await.map_err(joined).and_then(|reserved| reserved);
+        let machine = booted?;
         drop(life);
+        if let Err(source) = reserved {
+            machine.kill().await;
+            return Err(self.no_block(live.memory(), source));
+        }
         let dir = Arc::clone(&self.dir);
         let durable = blocking(move || dir.sync_consumed()).await;
         self.go(machine, live, Outcome::Cold, durable).await
     }
 
-    /// The memory file is sparse, and a guest that writes to a page that the file system has no
-    /// block for is killed (SIGBUS): better no wake.
+    /// Has a block for each page of the memory, while the VMM starts. It must be done before a vCPU runs.
+    fn reserve(&self, live: &Live) -> tokio::task::JoinHandle<std::io::Result<()>> {
+        let (memory, needed) = (live.memory(), self.node.vmm.ram_is_file());
+        tokio::task::spawn_blocking(move || if needed { reserve(&memory) } else { Ok(()) })
+    }
+
+    /// Gives back what was reserved for a guest that never ran.
+    async fn trim_unused(&self) {
+        let dir = Arc::clone(&self.dir);
+        if let Err(error) = blocking(move || dir.trim_unused()).await {
+            tracing::warn!(app = %self.config.id, %error, "its memory occupies more than it has to");
+        }
+    }
+
+    fn no_block(&self, path: PathBuf, source: std::io::Error) -> WakeError {
+        match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                let (free, needed) = space(&path).unwrap_or_default();
+                WakeError::NoSpace { path, free, needed }
+            }
+            _ => WakeError::Storage { path, source },
+        }
+    }
+
+    /// Found out before a VMM is started, so that nothing has to be taken back.
     fn enough_space(&self, live: &Live) -> Result<(), WakeError> {
-        use std::os::unix::fs::MetadataExt;
         let path = live.memory();
-        let looked = std::fs::metadata(&path)
-            .and_then(|file| Ok((file, rustix::fs::statvfs(&path)?)))
-            .map_err(|e| self.storage(e))?;
-        let (file, fs) = looked;
-        let needed = file.len().saturating_sub(file.blocks() * 512);
-        let free = fs.f_bavail.saturating_mul(fs.f_frsize);
+        let (free, needed) = space(&path).map_err(|e| self.storage(e))?;
         if free < needed { Err(WakeError::NoSpace { path, free, needed }) } else { Ok(()) }
     }
 
@@ -315,6 +350,14 @@ impl WakeJob {
     fn storage(&self, source: std::io::Error) -> WakeError {
         WakeError::Storage { path: self.dir.path().to_owned(), source }
     }
+}
+
+/// What the file system of the memory file has free, and what that has no blocks for, in bytes.
+fn space(memory: &std::path::Path) -> std::io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let (file, fs) = (std::fs::metadata(memory)?, rustix::fs::statvfs(memory)?);
+    let needed = file.len().saturating_sub(file.blocks() * 512);
+    Ok((fs.f_bavail.saturating_mul(fs.f_frsize), needed))
 }
 
 /// Stops the vCPUs.

@@ -168,6 +168,22 @@ impl Actor {
         self.settles.spawn_blocking(move || (sleep, work()));
     }
 
+    /// Gives back what the image of a sleeping app does not need.
+    pub(super) fn trim(&mut self) {
+        let (app, dir) = (self.config.id.clone(), Arc::clone(&self.dir));
+        let turns = Arc::clone(&self.node.trims);
+        self.trims.spawn(async move {
+            let Ok(_turn) = turns.acquire_owned().await else { return };
+            match ops::blocking(move || dir.trim()).await {
+                Ok(trimmed) => tracing::debug!(%app, ?trimmed, "its image is trimmed"),
+                // The next sleep tries again.
+                Err(error) => {
+                    tracing::warn!(%app, %error, "its image occupies more than it has to");
+                }
+            }
+        });
+    }
+
     pub(super) async fn settled(&mut self, sleep: u64, result: Result<Settled, SettleError>) {
         if let Ok(settled) = &result {
             self.sleep.step(Step::Durable(*settled));

@@ -35,10 +35,12 @@ use crate::vmm::{RunRecord, VmmIdentity};
 mod disk;
 mod files;
 mod manifest;
+mod room;
 mod settle;
 
 pub use disk::{DiskError, DiskId, DiskSeal};
 pub use manifest::{ImageRefusal, Layer, Manifest};
+pub use room::{TrimError, Trimmed, reserve};
 pub use settle::{SavedMemory, Settle, SettleError, Settled};
 
 const MANIFEST: &str = "manifest.json";
@@ -97,6 +99,7 @@ pub struct Sizes {
 pub struct AppDir {
     path: PathBuf,
     app: AppId,
+    turns: room::Turns,
 }
 
 /// What was found in an app's directory.
@@ -116,7 +119,7 @@ impl AppDir {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        Ok(Self { path, app: app.clone() })
+        Ok(Self { path, app: app.clone(), turns: room::Turns::default() })
     }
 
     /// Where it is.
@@ -300,6 +303,7 @@ impl AppDir {
         machine: &MachineConfig,
         vmm: &VmmIdentity,
     ) -> Result<Live, ImageRefusal> {
+        let _turn = self.turns.take();
         let current = || {
             let unknown = |source| ImageRefusal::Busy { path: self.path.clone(), source };
             self.current().map_err(unknown)
@@ -337,6 +341,7 @@ impl AppDir {
     /// A `live` for a cold boot, with the app's disk. What is left of an image that is not used is set
     /// aside for the operator to look at, but for the disk, which is the one and only.
     pub fn fresh(&self, machine: &MachineConfig) -> Result<Live, FreshError> {
+        let _turn = self.turns.take();
         fault::hit("fresh")?;
         let live = self.live_path();
         if let Some(generation) = self.current()? {
@@ -380,6 +385,7 @@ impl AppDir {
     /// Makes memory *and* disk of the last sleep the app's image again, where both were kept; false:
     /// there is nothing to go back to. The disk as it was is set aside.
     pub fn roll_back(&self) -> io::Result<bool> {
+        let _turn = self.turns.take();
         let live = self.live_path();
         let from = match self.current()? {
             Some(generation) => self.path.join(generation_name(generation)),
@@ -408,6 +414,13 @@ impl AppDir {
         fs::rename(&live.path, self.path.join(generation_name(generation)))?;
         self.point_to(Some(generation))?;
         self.sync()
+    }
+
+    /// Makes a consumed image that a VMM has loaded, and no vCPU has run on, one that the next wake
+    /// checks byte by byte before it is used.
+    pub fn put_back_unchecked(&self, live: &Live) -> io::Result<()> {
+        fs::rename(live.path.join(CONSUMED), live.path.join(MANIFEST))?;
+        sync_dir(&live.path)
     }
 
     /// The `live` of a VM that runs. What an earlier waker had settled is to be taken back, by
@@ -459,7 +472,7 @@ pub fn running(apps: &Path) -> io::Result<Vec<(AppId, RunRecord)>> {
         let Some(app) = path.file_name().and_then(|n| n.to_str()?.parse().ok()) else {
             continue;
         };
-        let dir = AppDir { path, app };
+        let dir = AppDir { path, app, turns: room::Turns::default() };
         if dir.lock()?.is_none()
             && let Some(record) = dir.run_record()
             && start_ticks(record.pid).is_ok_and(|ticks| ticks == record.start_ticks)

@@ -230,7 +230,7 @@ impl AppDir {
             .and_then(|()| self.sync())
             .map_err(writing(&to))?;
         fault::hit("published").map_err(writing(&to))?;
-        Ok(super::Published { generation, image_bytes: self.image_bytes(&to) })
+        Ok(super::Published { generation, image_bytes: self.data_bytes(&to) })
     }
 
     /// Finishes what a waker before this one had begun: a `live` with a manifest and without a VM.
@@ -291,13 +291,21 @@ impl AppDir {
         Ok(manifest)
     }
 
+    /// What an image holds, without the disk, in bytes: what its parts occupy once it is trimmed.
+    fn data_bytes(&self, directory: &Path) -> u64 {
+        let Ok(map) = Map::open(directory.join(MAP)) else { return self.image_bytes(directory) };
+        let parts = [STATE, MAP, LAYER, LAYER_MAP].map(|name| size(&directory.join(name)));
+        map.counts().data * PAGE + parts.iter().sum::<u64>()
+    }
+
     /// What an image's parts occupy on disk, without the disk, in bytes.
     pub(super) fn image_bytes(&self, directory: &Path) -> u64 {
         [MEMORY, STATE, MAP, LAYER, LAYER_MAP].map(|name| size(&directory.join(name))).iter().sum()
     }
 }
 
-/// The memory file is the RAM: what changed is synced, looked at, and its zeros given back.
+/// The memory file is the RAM: what changed is synced and looked at. Zeros keep their blocks, which the
+/// guest may need again, until it is gone.
 fn in_place(
     live: &Path,
     image_id: ImageId,
@@ -306,9 +314,6 @@ fn in_place(
 ) -> Result<u64, SettleError> {
     let (memory, map_path) = (live.join(MEMORY), live.join(MAP));
     let before = Map::open(&map_path).ok();
-    // From here on zeros are punched, which unmaps them from the VM: what was touched can't be told
-    // from its page tables any more, should this be called off.
-    remove_file(&map_path).map_err(writing(&map_path))?;
     fault::hit("settle-memory").map_err(writing(&memory))?;
     sync_file(&memory, "settle-sync")?;
     let ranges = match touched {
@@ -323,14 +328,13 @@ fn in_place(
         _ => None,
     };
     let work = Work { progress: Some(progress), ..Work::default() };
-    let options = SparsifyOptions { work, ..SparsifyOptions::default() };
+    let options = SparsifyOptions { work, dry_run: true, ..SparsifyOptions::default() };
     let found: Sparsified = match refresh(&memory, known, &options) {
         Err(
             RefreshError::Layer { .. } | RefreshError::Size { .. } | RefreshError::NoChecksums(_),
         ) => refresh(&memory, None, &options)?,
         found => found?,
     };
-    sync_file(&memory, "settle-sync")?;
     let map = found.into_map(image_id);
     fault::hit("settle-map").map_err(writing(&map_path))?;
     map.write(&map_path)?;

@@ -24,6 +24,7 @@ mod layer;
 mod once;
 mod refusals;
 mod roll_back;
+mod room;
 mod settle;
 
 const MIB: u32 = 4;

@@ -205,6 +205,10 @@ pub trait Vmm: Send + Sync + 'static {
     /// What states of this VMM depend on. Finds out which accelerator works, once.
     async fn identity(&self, machine: &MachineConfig) -> Result<VmmIdentity, BootError>;
 
+    /// Whether the memory file is the guest's RAM, mapped shared, and so needs a block for each page that
+    /// the guest comes to write.
+    fn ram_is_file(&self) -> bool;
+
     /// Starts a guest from its kernel; it stands still.
     async fn boot(&self, life: &Life, sink: PhaseSink<'_>) -> Result<Box<dyn Machine>, BootError>;
 

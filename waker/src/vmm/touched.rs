@@ -16,8 +16,7 @@
 //! It is on the caller that nothing else unmaps pages during a life. The VMM does not discard,
 //! protect or remap guest memory (no balloon); nobody else writes, truncates or punches the file,
 //! or asks for its pages to be paged out (process_madvise(2)); no memory is unplugged from
-//! the node. **Holes that a sleep punches end a mark too:** when that sleep is cancelled and the
-//! life goes on, there is no mark for it any more.
+//! the node. **Holes end a mark too:** a sleep punches none before its VM is gone.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};

@@ -10,7 +10,7 @@ fn a_generation_is_consumed_once_and_comes_back_as_the_next() {
         let published =
             if n == 1 { place.sleep_once() } else { place.sleep(place.wake().unwrap()) };
         assert_eq!(published.generation, Generation(n));
-        assert!(published.image_bytes < 64 * 1024, "{published:?} is not sparse");
+        assert!(published.image_bytes < 64 * 1024, "{published:?} tells more than its data");
         assert_eq!(fs::read_link(place.path(CURRENT)).unwrap(), Path::new(&format!("gen-{n}")));
     }
     let live = place.consume().unwrap();

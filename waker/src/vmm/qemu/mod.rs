@@ -154,6 +154,10 @@ impl Vmm for Qemu {
         })
     }
 
+    fn ram_is_file(&self) -> bool {
+        true
+    }
+
     async fn boot(&self, life: &Life, sink: PhaseSink<'_>) -> Result<Box<dyn Machine>, BootError> {
         let identity = self.identity(&life.machine).await?;
         let mut watch = Stopwatch::start();

@@ -17,7 +17,7 @@ const BLOCK: i64 = 4096;
 
 /// Why there is no such file system.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum VolumeError {
+pub enum VolumeError {
     /// Only root mounts.
     #[error("this is not root")]
     NotRoot,
@@ -39,38 +39,51 @@ pub(crate) enum VolumeError {
     },
 }
 
-/// A file with ext4 in it, mounted. Dropped, it is unmounted and gone, with all that is beside it
+/// What a [`Volume`] is formatted with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    /// Each file has its own blocks.
+    Ext4,
+    /// Files can share blocks (reflinks). Of 300 MiB at the least.
+    Xfs,
+}
+
+/// A file with a file system in it, mounted. Dropped, it is unmounted and gone, with all that is beside it
 /// in the node's directory.
 #[derive(Debug)]
-pub(crate) struct Volume {
+pub struct Volume {
     root: PathBuf,
     mount: PathBuf,
 }
 
 impl Volume {
     /// Makes one of so many MiB, below `root`.
-    pub(crate) fn make(root: &Path, mib: u64) -> Result<Self, VolumeError> {
+    pub fn make(root: &Path, kind: FileSystem, mib: u64) -> Result<Self, VolumeError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(VolumeError::NotRoot);
         }
-        let (file, mount) = (root.join("state.ext4"), root.join("state"));
+        let (file, mount) = (root.join("state.img"), root.join("state"));
         let made = File::create(&file).and_then(|file| file.set_len(mib << 20));
         made.map_err(|source| VolumeError::File { path: file.clone(), source })?;
         fs::create_dir_all(&mount)
             .map_err(|source| VolumeError::File { path: mount.clone(), source })?;
-        // No blocks set aside for root: full is full.
-        run("mkfs.ext4", Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&file))?;
+        let (mkfs, args): (_, &[&str]) = match kind {
+            // No blocks set aside for root: full is full.
+            FileSystem::Ext4 => ("mkfs.ext4", &["-q", "-F", "-m", "0"]),
+            FileSystem::Xfs => ("mkfs.xfs", &["-q", "-m", "reflink=1"]),
+        };
+        run(mkfs, Command::new(mkfs).args(args).arg(&file))?;
         run("mount", Command::new("mount").args(["-o", "loop"]).arg(&file).arg(&mount))?;
         Ok(Self { root: root.to_owned(), mount })
     }
 
     /// Where it is mounted.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.mount
     }
 
     /// Fills it but for about `free` bytes.
-    pub(crate) fn fill(&self, free: u64) -> io::Result<()> {
+    pub fn fill(&self, free: u64) -> io::Result<()> {
         let ballast = File::create(self.ballast())?;
         let left = || {
             let stat = statvfs(&self.mount)?;
@@ -94,7 +107,7 @@ impl Volume {
     }
 
     /// Gives back what [`Self::fill`] took.
-    pub(crate) fn empty(&self) -> io::Result<()> {
+    pub fn empty(&self) -> io::Result<()> {
         match fs::remove_file(self.ballast()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -138,7 +151,7 @@ mod tests {
     #[test]
     fn a_full_volume_takes_nothing_and_an_emptied_one_does() {
         let dir = tempfile::tempdir().unwrap();
-        let volume = match Volume::make(dir.path(), 64) {
+        let volume = match Volume::make(dir.path(), FileSystem::Ext4, 64) {
             Ok(volume) => volume,
             Err(why) => return println!("skipped: no volume here: {why}"),
         };
