@@ -2,7 +2,14 @@
 //! done elsewhere. No I/O but for the files that a configuration names, and no clock.
 #![forbid(unsafe_code)]
 
+mod denied;
+pub mod grpc;
 pub mod path;
 mod pattern;
+pub mod preflight;
+mod request;
+pub mod who;
 
+pub use denied::Denied;
 pub use pattern::UserAgentPattern;
+pub use request::Request;
