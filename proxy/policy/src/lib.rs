@@ -2,6 +2,7 @@
 //! done elsewhere. No I/O but for the files that a configuration names, and no clock.
 #![forbid(unsafe_code)]
 
+pub mod budget;
 mod denied;
 pub mod grpc;
 pub mod path;
@@ -10,6 +11,7 @@ pub mod preflight;
 mod request;
 pub mod who;
 
+pub use budget::{Budgets, Rate};
 pub use denied::Denied;
 pub use pattern::UserAgentPattern;
 pub use request::Request;
