@@ -9,9 +9,15 @@ pub mod path;
 mod pattern;
 pub mod preflight;
 mod request;
+pub mod schedule;
 pub mod who;
 
 pub use budget::{Budgets, Rate};
 pub use denied::Denied;
 pub use pattern::UserAgentPattern;
 pub use request::Request;
+
+/// Whether `value` need not be told.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
