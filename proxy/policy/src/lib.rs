@@ -5,17 +5,20 @@
 pub mod budget;
 mod denied;
 pub mod grpc;
+pub mod page;
 pub mod path;
 mod pattern;
 pub mod preflight;
 mod request;
 pub mod schedule;
+pub mod waiting;
 pub mod who;
 
 pub use budget::{Budgets, Rate};
 pub use denied::Denied;
 pub use pattern::UserAgentPattern;
 pub use request::Request;
+pub use waiting::{Kind, Waiting};
 
 /// Whether `value` need not be told.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
