@@ -19,6 +19,8 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+#[cfg(feature = "config")]
+pub mod config;
 mod denied;
 pub mod grpc;
 pub mod page;
