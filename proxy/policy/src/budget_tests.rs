@@ -50,6 +50,18 @@ fn a_budget_comes_back_to_the_millisecond() {
 }
 
 #[test]
+fn clocks_read_out_of_order_bring_nothing_twice() {
+    let start = Instant::now();
+    // Of two that ask at once, the one that read the clock first may be charged last.
+    let budgets = Budgets::new(rate(1, 1, 2), None, start);
+    assert_eq!(budgets.charge(None, start + ms(1000)), Ok(()));
+    assert_eq!(budgets.charge(None, start), Ok(()));
+    assert!(budgets.charge(None, start + ms(1999)).is_err());
+    assert_eq!(budgets.charge(None, start + ms(2000)), Ok(()));
+    assert!(budgets.charge(None, start + ms(2999)).is_err());
+}
+
+#[test]
 fn checking_is_free() {
     let now = Instant::now();
     let budgets = Budgets::new(rate(1, 60, 1), rate(1, 60, 1), now);

@@ -189,7 +189,7 @@ mod tests {
     fn kinds() {
         let (mode, dest) = ("sec-fetch-mode", "sec-fetch-dest");
         type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], Kind);
-        let table: [Row<'_>; 20] = [
+        let table: [Row<'_>; 21] = [
             ("GET", &[], Kind::Api),
             ("GET", &[("accept", "*/*")], Kind::Api),
             ("GET", &[("accept", BROWSER)], Kind::Navigation),
@@ -206,6 +206,7 @@ mod tests {
             ("GET", &[("accept", "text/html;q=0")], Kind::Api),
             ("GET", &[("accept", "text/event-stream")], Kind::EventStream),
             ("POST", &[("accept", "text/event-stream")], Kind::Api),
+            ("GET", &[("accept", "text/html, text/event-stream;q=0.1")], Kind::Navigation),
             ("GET", &[("upgrade", "h2c, WebSocket"), ("accept", BROWSER)], Kind::WebSocket),
             ("POST", &[("content-type", "application/grpc-web")], Kind::Grpc),
             ("POST", &[("content-type", "application/grpc")], Kind::Api),
