@@ -149,8 +149,9 @@ impl PathPattern {
         matches(&self.0, path, Reading::AsWritten)
     }
 
-    /// As [`Self::matches`], but in doubt yes: letter case and `;parameters` of segments, which
-    /// some apps ignore, are ignored. For what is denied.
+    /// As [`Self::matches`], but in doubt yes, for what is denied: all that is beneath a match is
+    /// one too (but `/` is only the root), and letter case and `;parameters` of segments, which some
+    /// apps ignore, are ignored.
     pub fn covers(&self, path: &str) -> bool {
         matches(&self.0, path, Reading::Loose)
     }
@@ -186,6 +187,7 @@ fn matches(pattern: &str, path: &str, reading: Reading) -> bool {
                 }
                 Some(segment) => glob(want.as_bytes(), segment.as_bytes(), false),
             },
+            None if reading == Reading::Loose && pattern != "/" => return true,
             None if given.clone().next().is_none() => return true,
             None => false,
         };
@@ -275,6 +277,19 @@ mod tests {
             assert!(admin.covers(path), "{path}");
         }
         assert!(!admin.covers("/administration"));
+        let table = [
+            ("/admin", "/admin/x", true),
+            ("/admin", "/administration", false),
+            ("/wp-*", "/WP-admin/setup.php", true),
+            ("/**/.git", "/a/.git/config", true),
+            ("/a/**/b/c", "/a/b/x/b/c/d", true),
+            ("/", "/", true),
+            ("/", "/a", false),
+        ];
+        for (pattern, path, expected) in table {
+            let parsed: PathPattern = pattern.parse().unwrap();
+            assert_eq!(parsed.covers(path), expected, "{pattern} {path}");
+        }
     }
 
     #[test]
@@ -313,7 +328,8 @@ mod tests {
             let given: Vec<_> = segments(&path).collect();
             let parsed: PathPattern = pattern.parse().unwrap();
             prop_assert_eq!(parsed.matches(&path), naive(&wanted, &given));
-            prop_assert!(!parsed.matches(&path) || parsed.covers(&path));
+            let beneath = (0..=given.len()).any(|n| naive(&wanted, &given[..n]));
+            prop_assert_eq!(parsed.covers(&path), beneath);
         }
 
         #[test]

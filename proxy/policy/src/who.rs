@@ -18,7 +18,7 @@ pub struct Who {
     /// For these paths only; empty: for any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths_allow: Vec<PathPattern>,
-    /// Not for these paths, even where they are allowed above.
+    /// Not for these paths and what is beneath them, even where they are allowed above.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths_deny: Vec<PathPattern>,
     /// Not these User-Agents.
