@@ -151,6 +151,12 @@ fn at_the_end_of_time() {
 }
 
 #[test]
+fn zones_are_known_without_a_system_that_knows_them() {
+    let bundled = jiff::tz::TimeZoneDatabase::bundled();
+    assert!(bundled.get("Europe/Berlin").is_ok());
+}
+
+#[test]
 fn texts() {
     let table = [
         ("Mon-Fri 08:00-18:00 Europe/Berlin", "Mon,Tue,Wed,Thu,Fri 08:00-18:00 Europe/Berlin"),
