@@ -1,0 +1,128 @@
+//! Rules in a TOML file: `routes = ["a.example", { host = "*.example", path = "/api" }]`.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use rouse_conf::Table;
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::Rule;
+
+/// The most rules that one app has: at 253 characters a host, still less than the waker's longest message.
+pub const MAX_RULES: usize = 200;
+
+/// Reads the rules under `key`, of which there must be at least one. None after a mistake; all that are
+/// in the list are told at once.
+pub fn read(table: &mut Table<'_>, key: &'static str) -> Option<Vec<Rule>> {
+    table.required_as(key, check)
+}
+
+fn check(items: Vec<Item>) -> Result<Vec<Rule>, String> {
+    match items.len() {
+        0 => return Err("needs at least one host".to_owned()),
+        n if n > MAX_RULES => return Err(format!("has at most {MAX_RULES} rules, not {n}")),
+        _ => {}
+    }
+    let (mut seen, mut rules, mut wrong) = (HashSet::new(), Vec::new(), Vec::new());
+    for (i, item) in items.into_iter().enumerate() {
+        match item.0 {
+            Ok(rule) if !seen.insert(rule.clone()) => wrong.push(format!("{rule} is there twice")),
+            Ok(rule) => rules.push(rule),
+            Err(error) => wrong.push(format!("rule {}: {error}", i + 1)),
+        }
+    }
+    if wrong.is_empty() { Ok(rules) } else { Err(wrong.join("; ")) }
+}
+
+/// A rule, or what is wrong with it: so that the rest of the list is read all the same.
+struct Item(Result<Rule, String>);
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Each)
+    }
+}
+
+struct Each;
+
+impl<'de> Visitor<'de> for Each {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a host, or a table with `host` and perhaps `path` and `headers`")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Item, E> {
+        let rule = Rule::deserialize(StrDeserializer::<E>::new(text));
+        Ok(Item(rule.map_err(|error| error.to_string())))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Item, A::Error> {
+        let rule = Rule::deserialize(MapAccessDeserializer::new(map));
+        Ok(Item(rule.map_err(|error| error.to_string().trim_end().to_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Vec<String>, String> {
+        let read = |table: &mut Table<'_>| read(table, "routes");
+        let rules = rouse_conf::parse_text(Path::new("a.toml"), text, read);
+        let rules = rules.map_err(|refused| refused.to_string())?;
+        Ok(rules.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn hosts_and_tables() {
+        let text = r#"
+            routes = [
+                "A.example.",
+                "*.example",
+                { host = "a.example", path = "/api/", headers = { x-beta = "1", x-b = true } },
+            ]
+        "#;
+        let expected = ["a.example", "*.example", "a.example/api with x-b: true, x-beta: 1"];
+        let expected = expected.map(|text| text.replace(": true", ""));
+        assert_eq!(parse(text).unwrap(), expected);
+        assert_eq!(parse("[[routes]]\nhost = '*'\n").unwrap(), ["*"]);
+    }
+
+    #[test]
+    fn all_that_is_wrong_at_once() {
+        let text = "\nroutes = ['a', 'b:1', { host = 'c', path = 'x' }, { hots = 'd', path = 1 },\n\
+                    { host = 'e', headers = { host = 'f' } }, 'A']";
+        let got = parse(text).unwrap_err();
+        assert!(got.starts_with("a.toml:2: `routes`: "), "{got}");
+        for part in [
+            "rule 2: a host is configured without a port",
+            "rule 3: a path starts with `/`",
+            "rule 4: unknown field `hots`, expected one of `host`, `path`, `headers`",
+            "rule 5: `host` is no header to match; use the rule's host",
+            "a is there twice",
+        ] {
+            assert!(got.contains(part), "{part} is not in {got}");
+        }
+    }
+
+    #[test]
+    fn wrong_shapes() {
+        for (text, why) in [
+            ("", "a.toml: `routes` is missing"),
+            ("routes = []", "a.toml:1: `routes`: needs at least one host"),
+            ("routes = 'a'", "a.toml:1: `routes`: invalid type: string \"a\", expected a sequence"),
+            ("routes = [1]", "a.toml:1: `routes`: invalid type: integer `1`, expected a host, or"),
+        ] {
+            let got = parse(text).unwrap_err();
+            assert!(got.starts_with(why), "{text}: {got}");
+        }
+        let many: Vec<_> = (0..=MAX_RULES).map(|i| format!("'h{i}'")).collect();
+        let got = parse(&format!("routes = [{}]", many.join(","))).unwrap_err();
+        assert!(got.contains("has at most 200 rules, not 201"), "{got}");
+    }
+}
