@@ -10,8 +10,15 @@ use serde::{Deserialize, Deserializer};
 
 use crate::Rule;
 
-/// The most rules that one app has: at 253 characters a host, still less than the waker's longest message.
-pub const MAX_RULES: usize = 200;
+/// The most rules that one app has in a file.
+pub const MAX_RULES: usize = 64;
+
+/// The most that an app's rules in a file have together, in bytes as they are shown. As JSON they are less
+/// than three times that, so that they fit in one line to a proxy ([`rouse_protocol::MAX_LINE`]).
+pub const MAX_WRITTEN: usize = 16 * 1024;
+
+// What is left of the line is for the rest of the app's record.
+const _: () = assert!(3 * MAX_WRITTEN < rouse_protocol::MAX_LINE);
 
 /// Reads the rules under `key`, of which there must be at least one. None after a mistake; all that are
 /// in the list are told at once.
@@ -32,6 +39,10 @@ fn check(items: Vec<Item>) -> Result<Vec<Rule>, String> {
             Ok(rule) => rules.push(rule),
             Err(error) => wrong.push(format!("rule {}: {error}", i + 1)),
         }
+    }
+    let written: usize = rules.iter().map(|rule| rule.to_string().len()).sum();
+    if written > MAX_WRITTEN {
+        wrong.push(format!("the rules have at most {MAX_WRITTEN} bytes together, not {written}"));
     }
     if wrong.is_empty() { Ok(rules) } else { Err(wrong.join("; ")) }
 }
@@ -123,6 +134,30 @@ mod tests {
         }
         let many: Vec<_> = (0..=MAX_RULES).map(|i| format!("'h{i}'")).collect();
         let got = parse(&format!("routes = [{}]", many.join(","))).unwrap_err();
-        assert!(got.contains("has at most 200 rules, not 201"), "{got}");
+        assert!(got.contains("has at most 64 rules, not 65"), "{got}");
+    }
+
+    #[test]
+    fn what_is_read_fits_in_a_line() {
+        // The hosts that are longest, and as many headers with as much to escape as there may be.
+        let label = |i: usize| format!("{i:02}{}", "x".repeat(61));
+        let hosts: Vec<_> = (0..MAX_RULES)
+            .map(|i| format!("'*.{}.{}.{}.{}'", label(i), label(i), label(i), "x".repeat(61)))
+            .collect();
+        assert_eq!(parse(&format!("routes = [{}]", hosts.join(","))).unwrap().len(), MAX_RULES);
+
+        let header = |i: usize| format!("h{i} = '{}'", "\"".repeat(24));
+        let headers: Vec<_> = (0..crate::MAX_HEADERS).map(header).collect();
+        let rule = |i: usize| format!("{{host = '{i}', headers = {{ {} }} }}", headers.join(","));
+        let text = |n| format!("routes = [{}]", (0..n).map(rule).collect::<Vec<_>>().join(","));
+        let read = |table: &mut Table<'_>| read(table, "routes");
+        let rules = rouse_conf::parse_text(Path::new("a.toml"), &text(MAX_RULES), read).unwrap();
+        let json = serde_json::to_string(&rules).unwrap();
+        assert!(json.len() < 3 * MAX_WRITTEN, "{}", json.len());
+
+        let long = |i: usize| format!("{{host = 'a', path = '/{i}/{}'}}", "x".repeat(500));
+        let text = format!("routes = [{}]", (0..40).map(long).collect::<Vec<_>>().join(","));
+        let got = parse(&text).unwrap_err();
+        assert!(got.contains("the rules have at most 16384 bytes together"), "{got}");
     }
 }

@@ -28,7 +28,12 @@
 //! without paths, at most [`MAX_DEPTH`] more for one with paths, the same again
 //! for `*.` and `*` where nothing matched before, and then one comparison for each rule that differs from
 //! others only in its headers. It allocates nothing, unless the host has capitals or the path is long and
-//! oddly spelt. A change copies one shard of 256, not the table.
+//! oddly spelt. A change copies one shard of 256, not the table, and all rules that differ from its own only
+//! in their headers.
+//!
+//! `examples/lookup.rs` measures it. With 10,000 apps, hosts at random, on a shared machine with two cores: an
+//! exact host 0.12 µs, with a port 0.15 µs, with paths 0.15 to 0.25 µs; a change 10 µs, in a batch 3 µs; and
+//! 370 bytes an app.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -51,7 +56,7 @@ mod rule;
 mod slot;
 mod table;
 
-pub use config::{MAX_RULES, read};
+pub use config::{MAX_RULES, MAX_WRITTEN, read};
 pub use header::{HeaderError, HeaderMatch, HeaderMatches, MAX_HEADERS, MAX_VALUE, Want};
 pub use host::{HostPattern, HostPatternError};
 pub use live::LiveRoutes;

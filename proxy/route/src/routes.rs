@@ -352,6 +352,19 @@ mod tests {
     }
 
     #[test]
+    fn the_deepest_path_there_is() {
+        let deep = "/x".repeat(crate::MAX_DEPTH);
+        let json = format!(r#"{{"host":"a","path":"{deep}"}}"#);
+        let mut routes = routes(&[("root", &[r#""a""#]), ("deep", &[&json])]);
+        assert_eq!(get(&routes, "a", &format!("{deep}/x/x"), &[]), "deep");
+        assert_eq!(get(&routes, "a", &format!("{deep}x"), &[]), "root");
+        assert_eq!(get(&routes, "a", &deep[2..], &[]), "root");
+        let _ = routes.remove(&app("deep"));
+        assert_eq!(get(&routes, "a", &deep, &[]), "root");
+        assert_eq!(routes.table().size(), (1, 0));
+    }
+
+    #[test]
     fn a_rule_twice_counts_once() {
         let mut routes = Routes::default();
         let got = routes.set(&app("one"), [rule(r#""a""#), rule(r#""A""#)], "one");

@@ -48,7 +48,8 @@ impl<T> RouteTable<T> {
     /// Whom a request is for, by its host, path and headers, each as the visitor sent it.
     ///
     /// `host` is the `Host` header or the `:authority`; case, port and a dot at the end make no
-    /// difference. A host that is none is nobody's, not even `*`'s. A query after `path` is ignored.
+    /// difference. A host that is none is nobody's, not even `*`'s. `path` is the target without scheme and
+    /// host; a query after it is ignored.
     pub fn lookup(&self, host: &str, path: &str, headers: &HeaderMap) -> Option<&T> {
         let segments = OnceCell::new();
         let of = |host: HostRef<'_>| self.lookup_at(host, &segments, path, headers);
@@ -120,7 +121,7 @@ fn without_port(host: &str) -> &str {
 
 fn hash_at(hasher: &RandomState, host: HostRef<'_>, path: &[u8]) -> u64 {
     let mut hasher = hasher.build_hasher();
-    // Two writes for the usual host; what a name can't hold tells the rare ones apart.
+    // One write for the usual host; what a name can't hold tells the rare ones apart.
     match host {
         HostRef::Exact(name) => hasher.write(name.as_bytes()),
         HostRef::Wildcard(name) => {
@@ -129,7 +130,9 @@ fn hash_at(hasher: &RandomState, host: HostRef<'_>, path: &[u8]) -> u64 {
         }
         HostRef::Any => hasher.write_u8(b'*'),
     }
-    hasher.write(path);
+    if !path.is_empty() {
+        hasher.write(path);
+    }
     hasher.finish()
 }
 
