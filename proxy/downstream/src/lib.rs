@@ -10,6 +10,7 @@
 //! | [`client`] | who the client is, and by what scheme and host it came |
 //! | [`rewrite`] | what an app is told of that, and what is taken off because nobody vouches for it |
 //! | [`sanity`] | whether two parsers could see two different requests in this one |
+//! | [`config`] | the `[downstream]` table |
 //!
 //! On a connection: [`Connections::enter`], then [`proxy_protocol::accept`] where the listener has
 //! it on and [`Peer::proxied`], then [`Connection::count_for`] for a peer that is not trusted. On a request:
@@ -18,6 +19,7 @@
 
 mod authority;
 pub mod client;
+pub mod config;
 pub mod connections;
 mod forwarded;
 pub mod proxy_protocol;
@@ -28,6 +30,7 @@ pub mod trusted;
 
 pub use authority::Authority;
 pub use client::{Client, Peer, Proto, Rules};
+pub use config::Downstream;
 pub use connections::{Connection, Connections, Full};
 pub use rewrite::{Change, Rewrite};
 pub use sanity::{Insane, Request};
