@@ -86,6 +86,7 @@ pub(crate) type Stamp = [u8; 32];
 pub(crate) struct Certificate {
     pub(crate) key: Arc<CertifiedKey>,
     pub(crate) names: Vec<CertificateName>,
+    pub(crate) not_before: SystemTime,
     pub(crate) not_after: SystemTime,
     stamp: Stamp,
 }
@@ -117,7 +118,7 @@ impl Certificate {
         }
         let chain = certificates(&cert_pem, MAX_CHAIN).map_err(&cert_at)?;
         let first = chain.first().ok_or(LoadFault::NoCertificate).map_err(&cert_at)?;
-        let (names, not_after) = look_into(first).map_err(&cert_at)?;
+        let (names, [not_before, not_after]) = look_into(first).map_err(&cert_at)?;
         if names.is_empty() {
             return Err(cert_at(LoadFault::NoNames));
         }
@@ -135,15 +136,21 @@ impl Certificate {
                 }
                 error => key_at(LoadFault::BadKey(error.to_string())),
             })?;
-        Ok(Arc::new(Self { key: Arc::new(key), names, not_after, stamp }))
+        Ok(Arc::new(Self { key: Arc::new(key), names, not_before, not_after, stamp }))
     }
 
     /// A certificate that is in no file, for `name`.
     pub(crate) fn managed(key: CertifiedKey, name: CertificateName) -> Result<Self, rustls::Error> {
         key.keys_match()?;
-        let (_, not_after) = look_into(key.end_entity_cert()?)
+        let (_, [not_before, not_after]) = look_into(key.end_entity_cert()?)
             .map_err(|fault| rustls::Error::General(fault.to_string()))?;
-        Ok(Self { key: Arc::new(key), names: vec![name], not_after, stamp: Stamp::default() })
+        Ok(Self {
+            key: Arc::new(key),
+            names: vec![name],
+            not_before,
+            not_after,
+            stamp: Stamp::default(),
+        })
     }
 }
 
@@ -175,8 +182,8 @@ fn pem_fault(error: &pem::Error) -> LoadFault {
     )
 }
 
-/// The names in a certificate, which may be none, and when it expires.
-fn look_into(der: &[u8]) -> Result<(Vec<CertificateName>, SystemTime), LoadFault> {
+/// The names in a certificate, which may be none, and when it begins and ends.
+fn look_into(der: &[u8]) -> Result<(Vec<CertificateName>, [SystemTime; 2]), LoadFault> {
     let bad = |error: &dyn fmt::Display| LoadFault::BadCertificate(error.to_string());
     let (_, certificate) = X509Certificate::from_der(der).map_err(|e| bad(&e))?;
     let mut names = BTreeSet::new();
@@ -188,9 +195,13 @@ fn look_into(der: &[u8]) -> Result<(Vec<CertificateName>, SystemTime), LoadFault
             }
         }
     }
-    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);
-    let not_after = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
-    Ok((names.into_iter().collect(), not_after.unwrap_or(SystemTime::UNIX_EPOCH)))
+    let validity = certificate.validity();
+    let time = |seconds: i64| {
+        let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        SystemTime::UNIX_EPOCH.checked_add(seconds).unwrap_or(SystemTime::UNIX_EPOCH)
+    };
+    let ends = [validity.not_before, validity.not_after].map(|end| time(end.timestamp()));
+    Ok((names.into_iter().collect(), ends))
 }
 
 /// Reads a file whole, if it is a file and not too long.

@@ -21,6 +21,8 @@
 //! The crypto provider is ring, whatever the process has installed as its default.
 #![forbid(unsafe_code)]
 
+pub mod acme;
+
 mod accept;
 mod certificate;
 mod config;
