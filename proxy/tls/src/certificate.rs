@@ -154,6 +154,18 @@ impl Certificate {
     }
 }
 
+/// Whether a key is its certificate's, for certificates that rustls itself can't read: that of a
+/// challenge has a critical extension of its own (RFC 8737, section 3).
+pub(crate) fn is_own_key(key: &CertifiedKey) -> Result<(), rustls::Error> {
+    let bad = |error: &dyn fmt::Display| rustls::Error::General(error.to_string());
+    let (_, certificate) =
+        X509Certificate::from_der(key.end_entity_cert()?).map_err(|e| bad(&e))?;
+    match key.key.public_key() {
+        Some(public) if public.as_ref() == certificate.public_key().raw => Ok(()),
+        _ => Err(rustls::InconsistentKeys::KeyMismatch.into()),
+    }
+}
+
 /// Every certificate in a PEM text, at most `limit`.
 pub(crate) fn certificates(
     text: &[u8],

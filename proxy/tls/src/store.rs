@@ -10,7 +10,7 @@ use rustls::SignatureScheme;
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 
-use crate::certificate::{Certificate, LoadError, LoadFault, at};
+use crate::certificate::{Certificate, LoadError, LoadFault, at, is_own_key};
 use crate::config::Config;
 use crate::files::Files;
 use crate::names::{CertificateName, Names};
@@ -154,7 +154,7 @@ impl Store {
         if name.is_wildcard() {
             return Err(ManageError::NoHost(name.clone()));
         }
-        key.keys_match().map_err(|error| ManageError::Unfit(name.clone(), error))?;
+        is_own_key(&key).map_err(|error| ManageError::Unfit(name.clone(), error))?;
         let mut challenges = self.challenges.write().unwrap_or_else(PoisonError::into_inner);
         challenges.insert(name, Arc::new(key));
         Ok(())
