@@ -70,3 +70,24 @@ async fn a_wake_that_fails_when_its_vm_runs_leaves_no_second_one() {
         assert!(armed.vm(step).is_some(), "{step}: and the next one is alone");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_app_that_cannot_be_opened_when_the_waker_starts_is_there_and_comes_back() {
+    let mut armed = Armed::start().await;
+    let when = "undo fails at the start";
+    // A standing VM with a manifest beside it, so that there is something to take back.
+    armed.arm(Some("settled=return(kill)")).await;
+    let vm = armed.vm(when);
+    armed.sleep_to_death(when).await;
+    armed.arm(Some("undo=3*return(enospc)")).await;
+    eventually(&format!("{when}: it is served again"), async || {
+        let reply = armed.node.get("/").await;
+        let code = reply.header("rouse-error").to_owned();
+        assert_ne!(reply.status, 404, "{when}: there is such an app: {reply:?}");
+        assert!(reply.status == 200 || reply.status == 503, "{when}: {code}: {reply:?}");
+        (reply.status == 200).then_some(())
+    })
+    .await;
+    assert!(armed.serves(when).await, "{when}: with its memory");
+    assert_eq!(armed.vm(when), vm, "{when}: in the VM that it had");
+}

@@ -267,12 +267,16 @@ impl Registry {
                     let _ = entry.app.tell(Command::Configure(Box::new(config.clone()))).await;
                     self.write().insert(id, Entry { config, ..entry });
                 }
-                _ => match App::start(self.node.clone(), config.clone(), &self.tracker).await {
-                    Ok(app) => {
-                        self.write().insert(id, Entry { app, config });
+                _ => {
+                    let (app, tried) =
+                        App::start(self.node.clone(), config.clone(), &self.tracker).await;
+                    if let Err(error) = tried {
+                        problems.push(format!(
+                            "app {id} can't be started, and is tried again: {error}"
+                        ));
                     }
-                    Err(error) => problems.push(format!("app {id} can't be started: {error}")),
-                },
+                    self.write().insert(id, Entry { app, config });
+                }
             }
         }
         for problem in &problems {

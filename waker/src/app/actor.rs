@@ -97,10 +97,6 @@ pub(super) struct Wake {
 }
 
 impl Actor {
-    pub(super) fn view(&self) -> watch::Receiver<(Arc<AppView>, u64)> {
-        self.view.subscribe()
-    }
-
     /// Serves until the app is stopped and at rest.
     pub(super) async fn run(mut self, inbox: &mut mpsc::Receiver<Command>) {
         self.serve(inbox).await;

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use rouse_protocol::app::Generation;
 use rouse_protocol::wake::{Outcome, SleepReason};
-use rouse_protocol::watch::{AppState, AppView};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -16,6 +15,7 @@ use super::actor::{Actor, Wake};
 use super::history::History;
 use super::ops;
 use super::sleep::Sleep;
+use super::unopened::Shown;
 use crate::config::AppConfig;
 use crate::image::{AppDir, Found};
 use crate::lifecycle::{Lifecycle, Limits};
@@ -23,21 +23,18 @@ use crate::vmm::{Life, RunRecord};
 
 impl Actor {
     /// An app as it is found on disk.
-    pub(super) async fn open(node: Node, config: AppConfig, dir: Arc<AppDir>) -> io::Result<Self> {
+    pub(super) async fn open(
+        node: Node,
+        config: AppConfig,
+        dir: Arc<AppDir>,
+        view: Shown,
+    ) -> io::Result<Self> {
         let key = dir.key()?;
         let (found, lock) = dir.look()?;
         let newest = Generation(dir.next_generation().0.saturating_sub(1));
         let (_, phases) = mpsc::unbounded_channel();
         let (patched, patches) = mpsc::unbounded_channel();
         let standing = dir.standing();
-        let placeholder = AppView {
-            id: config.id.clone(),
-            hosts: config.hosts.clone(),
-            policy: config.policy.clone(),
-            generation: newest,
-            since_unix_ms: 0,
-            state: AppState::Asleep,
-        };
         let mut actor = Self {
             lifecycle: Lifecycle::asleep(
                 Limits { paused: config.paused, ..node.limits },
@@ -74,7 +71,7 @@ impl Actor {
             wake: Wake::default(),
             sleep: Sleep::default(),
             since: SystemTime::now(),
-            view: watch::Sender::new((Arc::new(placeholder), 0)),
+            view,
             stopping: None,
             last_sleep: false,
         };

@@ -13,9 +13,9 @@ use rouse_protocol::watch::AppView;
 use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
+use self::unopened::Unopened;
 use crate::admission::Admission;
 use crate::config::{AppConfig, OnExit};
-use crate::image::AppDir;
 use crate::lifecycle::Limits;
 use crate::metrics::Metrics;
 use crate::registry::Proxies;
@@ -28,6 +28,7 @@ mod history;
 mod ops;
 mod patches;
 mod sleep;
+mod unopened;
 
 /// What all apps of a node share.
 #[derive(Clone)]
@@ -102,17 +103,31 @@ pub struct Ended;
 
 impl App {
     /// Looks at what there is on disk, adopts a VM that runs, and starts the app's task on `tracker`.
-    pub async fn start(node: Node, config: AppConfig, tracker: &TaskTracker) -> io::Result<Self> {
-        let dir = AppDir::open(&node.apps_root, &config.id)?;
+    /// Where that can't be done now the task goes on trying, and the error says why.
+    pub async fn start(
+        node: Node,
+        config: AppConfig,
+        tracker: &TaskTracker,
+    ) -> (Self, io::Result<()>) {
         let (commands, inbox) = mpsc::channel(256);
-        let actor = actor::Actor::open(node, config, Arc::new(dir)).await?;
-        let view = actor.view();
+        let shown = watch::Sender::new((Arc::new(unopened::unknown(&config)), 0));
+        let view = shown.subscribe();
+        let (opened, tried) = match unopened::open(&node, &config, &shown).await {
+            Ok(actor) => (Ok(actor), Ok(())),
+            Err(error) => (Err(Unopened::new(node, config, shown, &error)), Err(error)),
+        };
         // The inbox outlives the task's locks: whoever sees it closed may start the app anew.
         tracker.spawn(async move {
             let mut inbox = inbox;
-            actor.run(&mut inbox).await;
+            let actor = match opened {
+                Ok(actor) => Some(actor),
+                Err(unopened) => unopened.wait(&mut inbox).await,
+            };
+            if let Some(actor) = actor {
+                actor.run(&mut inbox).await;
+            }
         });
-        Ok(Self { commands, view })
+        (Self { commands, view }, tried)
     }
 
     /// The app as it is now, and the number of that view.
