@@ -1,15 +1,23 @@
 //! The operators' own listener: metrics, health, holds.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use http::{Method, Response, StatusCode, header};
-use pingora_core::apps::http_app::ServeHttp;
-use pingora_core::protocols::http::ServerSession;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_proxy::Rouse;
 use serde::Serialize;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Admin {
     pub(crate) rouse: Rouse,
@@ -32,14 +40,50 @@ struct Row {
     idle_ms: u64,
 }
 
-#[async_trait]
-impl ServeHttp for Admin {
-    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
-        let request = session.req_header();
-        if request.method != Method::GET {
+/// How long an operator's request may take to come.
+const HEADER: Duration = Duration::from_secs(10);
+/// How many operators' connections there may be.
+const CONNECTIONS: usize = 256;
+
+/// Serves operators until `over`.
+pub(crate) async fn serve(socket: TcpListener, admin: Arc<Admin>, over: CancellationToken) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = over.cancelled() => return,
+            Some(_) = connections.join_next() => continue,
+            accepted = socket.accept() => accepted,
+        };
+        // One too many is closed.
+        let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&room).try_acquire_owned()) else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let admin = Arc::clone(&admin);
+        connections.spawn(async move {
+            let _place = place;
+            let answer = service_fn(move |request: Request<Incoming>| {
+                let admin = Arc::clone(&admin);
+                async move {
+                    Ok::<_, Infallible>(admin.answer(request.method(), request.uri().path()).await)
+                }
+            });
+            let mut server = http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(HEADER);
+            if let Err(error) = server.serve_connection(TokioIo::new(stream), answer).await {
+                tracing::debug!(%error, "an operator's connection broke");
+            }
+        });
+    }
+}
+
+impl Admin {
+    async fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if *method != Method::GET {
             return text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".into());
         }
-        match request.uri.path() {
+        match path {
             "/metrics" => {
                 let kind = "text/plain; version=0.0.4; charset=utf-8";
                 text(StatusCode::OK, kind, self.rouse.metrics().into())
@@ -52,9 +96,7 @@ impl ServeHttp for Admin {
             _ => text(StatusCode::NOT_FOUND, "text/plain", "/metrics /healthz /holds\n".into()),
         }
     }
-}
 
-impl Admin {
     /// Whether visitors can come in: this listener may be up before theirs are, and outlives them
     /// when the server goes down.
     async fn accepts(&self) -> Result<(), String> {
@@ -85,9 +127,9 @@ impl Admin {
     }
 }
 
-fn text(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Vec<u8>> {
+fn text(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {
     let length = body.len();
-    let mut response = Response::new(body);
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
     response.headers_mut().insert(header::CONTENT_LENGTH, length.into());

@@ -7,6 +7,7 @@ use http::{Method, StatusCode, header};
 use pingora_core::Result;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
+use rouse_downstream::Insane;
 use rouse_gate::Refusal;
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::signature::ERROR_HEADER;
@@ -96,6 +97,12 @@ impl Answer {
             "Bad request",
             "The request can't be read or passed on.",
         )
+    }
+
+    /// What came has no meaning, or two.
+    pub(crate) fn insane(insane: Insane) -> Self {
+        let status = insane.status();
+        Self { detail: insane.to_string(), ..Self::new(status, "bad-request", "Bad request", "") }
     }
 
     /// A fault of this proxy.

@@ -3,23 +3,36 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
-use rouse_conf::check::{base, between, millis, socket};
+use rouse_conf::check::{base, between, millis, seconds, socket};
 use rouse_conf::{Refused, Table};
+use rouse_downstream::Downstream;
+use rouse_downstream::config::proxy_protocol;
+use rouse_downstream::proxy_protocol::ProxyProtocol;
+use rouse_downstream::trusted::Source;
 use rouse_protocol::app::{AppId, Host};
 use rouse_proxy::{Limits, Options, Origin};
+
+use crate::listen::{Listener, Speaks};
 
 /// A configuration that was found good.
 #[derive(Debug)]
 pub(crate) struct Config {
     /// Where visitors come in.
-    pub(crate) http: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<Listener>,
+    /// Certificates, and how they are served; none: nowhere.
+    pub(crate) tls: Option<rouse_tls::Config>,
+    /// Whose word is taken, and how many may come.
+    pub(crate) downstream: Downstream,
     /// Where operators look.
     pub(crate) admin: Option<SocketAddr>,
     /// Worker threads of each service.
     pub(crate) threads: usize,
-    /// How long a drain may take, in seconds.
-    pub(crate) grace_seconds: u64,
+    /// How long requests may go on after a SIGTERM.
+    pub(crate) grace: Duration,
+    /// And when another process has taken over: holds, streams and WebSockets too.
+    pub(crate) drain: Duration,
     /// The rest is the plugin's.
     pub(crate) rouse: Options,
 }
@@ -32,12 +45,20 @@ pub(crate) fn load(file: &Path) -> Result<Config, Refused> {
 
 fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
     let defaults = Options::default();
-    let (http, admin) = file.table("listen", |t| {
-        let some = |list: Vec<SocketAddr>| {
-            if list.is_empty() { Err("needs at least one address") } else { Ok(list) }
-        };
-        (t.required_as("http", some), t.optional("admin", None))
-    });
+    let (listeners, admin) = file.table("listen", listeners);
+    let tls = file.has("tls").then(|| file.table("tls", |t| rouse_tls::read(t, base)));
+    if tls.is_none() && listeners.iter().any(|listener| listener.speaks == Speaks::Https) {
+        file.mistake("`listen.https` needs certificates: give `[tls]`");
+    }
+    let downstream = file.table("downstream", |t| rouse_downstream::config::read(t, base));
+    if downstream.trusted == Source::default()
+        && listeners.iter().any(|listener| listener.proxy_protocol == ProxyProtocol::On)
+    {
+        file.mistake(
+            "`listen.proxy_protocol` is taken from trusted proxies only, and there are none; give \
+             `downstream.trusted_proxies`",
+        );
+    }
     let waker =
         file.table("waker", |t| t.optional_as("socket", None, |p| socket(base)(p).map(Some)));
     let limits = file.table("hold", |t| {
@@ -56,9 +77,11 @@ fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
         connecting.idle = t.optional_as("idle_ms", connecting.idle, millis(1, 600_000));
         connecting
     });
-    let (threads, grace_seconds, name) = file.table("server", |t| {
+    let (threads, grace, drain, name) = file.table("server", |t| {
         let threads = t.optional_as("threads", 2, between(1, 1024));
-        let grace_seconds = t.optional_as("grace_seconds", 30, between(0, 86_400));
+        let grace = t.optional_as("grace_seconds", Duration::from_secs(30), seconds(0, 86_400));
+        let hour = Duration::from_secs(3600);
+        let drain = t.optional_as("drain_seconds", hour, seconds(0, 7 * 86_400));
         let named = |name: String| {
             if is_name(&name) {
                 Ok(name)
@@ -66,7 +89,7 @@ fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
                 Err("has 1 to 128 letters, digits, '-', '_' or '.', and no others")
             }
         };
-        (threads, grace_seconds, t.optional_as("name", default_name(), named))
+        (threads, grace, drain, t.optional_as("name", default_name(), named))
     });
     let (mut ids, mut claimed) = (HashSet::new(), HashSet::new());
     let origins = file.tables("origin", |t| {
@@ -88,8 +111,36 @@ fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
     if waker.is_none() && origins.is_empty() {
         file.mistake("nothing to serve: give `[waker] socket`, or at least one `[[origin]]`");
     }
-    let rouse = Options { name, waker, limits, connecting, origins };
-    Some(Config { http: http?, admin, threads, grace_seconds, rouse })
+    let rouse = Options { name, waker, limits, connecting, origins, edge: None };
+    Some(Config { listeners, tls, downstream, admin, threads, grace, drain, rouse })
+}
+
+/// `[listen]`: addresses by what is spoken there, and the admin's.
+fn listeners(t: &mut Table<'_>) -> (Vec<Listener>, Option<SocketAddr>) {
+    let proxy_protocol = proxy_protocol(t);
+    let redirect = t.optional("redirect_https", false);
+    let mut all: Vec<Listener> = Vec::new();
+    for (key, speaks) in [("http", Speaks::Http), ("https", Speaks::Https), ("h2c", Speaks::H2c)] {
+        let redirect = redirect && speaks == Speaks::Http;
+        let known: Vec<_> = all.iter().map(|listener| listener.address).collect();
+        let once = |addresses: Vec<SocketAddr>| {
+            let twice = addresses.iter().enumerate().find(|(at, address)| {
+                address.port() != 0
+                    && (known.contains(address) || addresses[..*at].contains(address))
+            });
+            match twice {
+                Some((_, address)) => Err(format!("{address} is there twice")),
+                None => Ok(addresses),
+            }
+        };
+        let addresses = t.optional_as(key, Vec::new(), once);
+        let of = |address| Listener { address, speaks, proxy_protocol, redirect };
+        all.extend(addresses.into_iter().map(of));
+    }
+    if all.is_empty() {
+        t.mistake("nobody can come in: give at least one address in `http`, `https` or `h2c`");
+    }
+    (all, t.optional("admin", None))
 }
 
 fn is_name(name: &str) -> bool {
@@ -107,8 +158,6 @@ fn default_name() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn read(text: &str) -> Result<Config, Refused> {
@@ -146,9 +195,9 @@ mod tests {
             "#,
         )
         .unwrap();
-        assert_eq!(config.http.len(), 2);
+        assert_eq!(config.listeners.len(), 2);
         assert_eq!(config.admin, Some(([127, 0, 0, 1], 9901).into()));
-        assert_eq!((config.threads, config.grace_seconds), (4, 5));
+        assert_eq!((config.threads, config.grace), (4, Duration::from_secs(5)));
         let rouse = config.rouse;
         assert_eq!(rouse.name, "edge-1");
         assert_eq!(rouse.waker.as_deref(), Some(Path::new("/etc/rouse/waker.sock")));
@@ -163,7 +212,10 @@ mod tests {
     fn little_is_needed() {
         let text = "[listen]\nhttp = ['127.0.0.1:0']\n[waker]\nsocket = '/run/rouse/s'\n";
         let config = read(text).unwrap();
-        assert_eq!((config.threads, config.grace_seconds, config.admin), (2, 30, None));
+        assert_eq!(
+            (config.threads, config.grace, config.admin),
+            (2, Duration::from_secs(30), None)
+        );
         assert!(is_name(&config.rouse.name), "{}", config.rouse.name);
         assert_eq!(config.rouse.limits, Limits::default());
     }
@@ -176,7 +228,7 @@ mod tests {
              hosts = ['a:80', 'ok']\n[[origin]]\nid = 'b'\nhosts = []\naddress = '::1'\n",
         );
         let expected = [
-            "p.toml:1: `listen.http` is missing",
+            "p.toml:1: nobody can come in: give at least one address in `http`, `https` or `h2c`",
             "p.toml:2: unknown key `listen.htpp`; did you mean `http`?",
             "p.toml:3: `listen.admin`: invalid socket address syntax",
             "p.toml:5: `hold.per_app`: is between 1 and 1000000",

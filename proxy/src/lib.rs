@@ -6,6 +6,9 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod connected;
+mod door;
+mod edge;
 mod headers;
 mod metrics;
 mod peer;
@@ -14,6 +17,8 @@ mod prober;
 mod visit;
 
 pub use answer::Answer;
+pub use connected::Connected;
+pub use edge::Edge;
 pub use metrics::Metrics;
 pub use peer::Connecting;
 pub use plugin::{Options, Origin, Rouse, StartError};

@@ -3,6 +3,7 @@
 
 mod admin;
 mod config;
+mod listen;
 mod run;
 mod service;
 
@@ -41,7 +42,20 @@ fn main() -> ExitCode {
             return ExitCode::from(BAD_CONFIG);
         }
     };
+    // ring, as in all of Rouse; before anything makes a choice of its own.
+    if rouse_tls::rustls::crypto::ring::default_provider().install_default().is_err() {
+        eprintln!("another TLS provider is installed");
+        return ExitCode::FAILURE;
+    }
     if arguments.check {
+        if let Some(tls) = &config.tls
+            && let Err(errors) = rouse_tls::load(tls)
+        {
+            for error in errors {
+                eprintln!("{error}");
+            }
+            return ExitCode::from(BAD_CONFIG);
+        }
         println!("{}: good", arguments.config.display());
         return ExitCode::SUCCESS;
     }
@@ -50,7 +64,7 @@ fn main() -> ExitCode {
     let ansi = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi);
     log.with_writer(std::io::stderr).init();
-    match run::run(config) {
+    match run::run(config, &arguments.config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

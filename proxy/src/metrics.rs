@@ -12,6 +12,11 @@
 //! | `rouse_apps` | `state` | apps, by what the waker said last (origins are `awake`) |
 //! | `rouse_in_flight` | | visitors now, held or served |
 //! | `rouse_waker_connected` | | 1 while the watch on the waker stands |
+//! | `rouse_early_wakes_total` | | wakes that began at a TLS handshake |
+//! | `rouse_connections`, `rouse_connections_total` | `speaks`: `http`, `https`, `h2c` | connections now, and in all |
+//! | `rouse_connections_refused_total` | `reason` | connections that came to nothing: limits, PROXY protocol, handshakes |
+//! | `rouse_requests_refused_total` | `reason` | requests that have no meaning, or two |
+//! | `rouse_certificate_expiry_seconds` | `file` | when a certificate ends, in Unix time |
 //! | `rouse_requests_total` | `class`: `1xx`…`5xx`, `ours`, `none` | answers; `ours`: an error of ours, `none`: the client left without one |
 
 use std::collections::BTreeMap;
@@ -25,6 +30,8 @@ use prometheus::{
 use rouse_gate::times::Shares;
 use rouse_gate::{Gate, HoldEnd, Observer, TellEnd, WakeEnd};
 use rouse_protocol::wake::Phase;
+
+use crate::door::Doors;
 
 /// 1 ms to 300 s, dense where a wake is felt.
 const SECONDS: [f64; 28] = [
@@ -53,6 +60,8 @@ pub struct Metrics {
     apps: IntGaugeVec,
     connected: IntGauge,
     requests: [IntCounter; CLASSES.len()],
+    early: IntCounter,
+    pub(crate) doors: Doors,
 }
 
 impl Metrics {
@@ -112,9 +121,15 @@ impl Metrics {
             )?,
             connected: gauge("rouse_waker_connected", "1 while the watch on the waker stands.")?,
             requests: CLASSES.map(|class| requests.with_label_values(&[class])),
+            early: IntCounter::new(
+                "rouse_early_wakes_total",
+                "Wakes that began at a TLS handshake.",
+            )?,
+            doors: Doors::new(&registry)?,
             registry,
         };
-        let all: [Box<dyn Collector>; 11] = [
+        let all: [Box<dyn Collector>; 12] = [
+            Box::new(metrics.early.clone()),
             Box::new(metrics.wake.clone()),
             Box::new(metrics.phase.clone()),
             Box::new(metrics.own.clone()),
@@ -208,6 +223,10 @@ impl Observer for Metrics {
                 self.phase.with_label_values(&[phase.as_str()]).observe(took);
             }
         }
+    }
+
+    fn woken_early(&self) {
+        self.early.inc();
     }
 
     fn served_told(&self, end: TellEnd) {

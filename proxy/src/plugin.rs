@@ -12,6 +12,7 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, Session};
+use rouse_downstream::Insane;
 use rouse_gate::verdict::signed;
 use rouse_gate::{Gate, Limits, Observer, Refusal, Settings, Visitor, Waker};
 use rouse_protocol::app::{AppId, Host};
@@ -20,6 +21,8 @@ use rouse_protocol::signature::{self, AGENT_HEADER, AgentState, NONCE_HEADER, WA
 use tokio::runtime::{Builder, Runtime};
 
 use crate::answer::Answer;
+use crate::connected::Connected;
+use crate::edge::Edge;
 use crate::headers;
 use crate::metrics::Metrics;
 use crate::peer::{self, Connecting, PingoraDialer};
@@ -52,6 +55,9 @@ pub struct Options {
     pub connecting: Connecting,
     /// Apps that never sleep.
     pub origins: Vec<Origin>,
+    /// What is believed of visitors; none: the connection's address is the client, and
+    /// [`Rouse::request_filter`] does nothing.
+    pub edge: Option<Edge>,
 }
 
 /// An app that never sleeps: no wake, no gate.
@@ -85,6 +91,7 @@ pub struct Rouse {
 struct Inner {
     gate: Arc<Gate>,
     metrics: Arc<Metrics>,
+    edge: Option<Edge>,
     /// The gate's own threads. They outlive every service of the server, whose drain needs them.
     runtime: Option<Runtime>,
 }
@@ -101,7 +108,7 @@ impl Drop for Inner {
 impl Rouse {
     /// Starts following the waker, on threads of its own.
     pub fn start(options: Options) -> Result<Self, StartError> {
-        let Options { name, waker, limits, connecting, origins } = options;
+        let Options { name, waker, limits, connecting, origins, edge } = options;
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("gate")
@@ -119,7 +126,7 @@ impl Rouse {
         };
         let origins = origins.into_iter().map(|o| (o.id, o.hosts, o.address));
         let gate = Gate::start(settings, origins);
-        Ok(Self { inner: Arc::new(Inner { gate, metrics, runtime: Some(runtime) }) })
+        Ok(Self { inner: Arc::new(Inner { gate, metrics, edge, runtime: Some(runtime) }) })
     }
 
     /// The gate behind it.
@@ -130,6 +137,40 @@ impl Rouse {
     /// Everything counted, in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.inner.metrics.text(&self.inner.gate)
+    }
+
+    /// What is believed of visitors.
+    pub(crate) fn edge(&self) -> Option<&Edge> {
+        self.inner.edge.as_ref()
+    }
+
+    pub(crate) fn insane(&self, insane: Insane) {
+        self.inner.metrics.doors.insane(insane.word());
+    }
+
+    /// A client shakes hands and has said that it wants `host`: its app may as well begin to wake.
+    pub fn early(&self, host: &str) {
+        self.inner.gate.early(host);
+    }
+
+    /// A connection has come to speak HTTP: `http`, `https` or `h2c`.
+    pub fn connection_opened(&self, speaks: &'static str) {
+        self.inner.metrics.doors.opened(speaks);
+    }
+
+    /// One of [`Self::connection_opened`] has ended.
+    pub fn connection_closed(&self, speaks: &'static str) {
+        self.inner.metrics.doors.closed(speaks);
+    }
+
+    /// A connection came to nothing, for one of a few reasons.
+    pub fn connection_refused(&self, reason: &'static str) {
+        self.inner.metrics.doors.refused(reason);
+    }
+
+    /// The certificates that are served: the file, and when it ends in Unix time.
+    pub fn certificates<'a>(&self, all: impl Iterator<Item = (&'a str, i64)>) {
+        self.inner.metrics.doors.certificates(all);
     }
 
     /// Lets every held visitor go with an answer of ours, and holds no more. For a server that is
@@ -216,8 +257,13 @@ impl Rouse {
         visit: &mut Visit,
     ) -> Result<()> {
         headers::strip_request(request);
-        let client = session.client_addr().and_then(|addr| addr.as_inet()).map(|addr| addr.ip());
-        headers::forward(request, client)?;
+        match &visit.sender {
+            Some(sender) => self.introduce(sender, request)?,
+            None => {
+                let client = session.client_addr().and_then(|addr| addr.as_inet());
+                headers::forward(request, client.map(|addr| addr.ip()))?;
+            }
+        }
         if let Some(nonce) = &visit.nonce {
             request.insert_header(NONCE, &**nonce)?;
         }
@@ -363,6 +409,12 @@ impl Rouse {
 
     /// In `logging`: counts the request.
     pub fn logging(&self, session: &Session, visit: &Visit) {
+        // Over HTTP/2 there may be others on the connection.
+        if !session.is_http2()
+            && let Some(connected) = Connected::of(session)
+        {
+            connected.request_over();
+        }
         let status = session.response_written().map(|response| response.status.as_u16());
         self.inner.metrics.request(status, visit.answer.is_some());
     }

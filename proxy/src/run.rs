@@ -1,19 +1,32 @@
 //! Putting the server together, and taking it down without cutting anybody off.
 
-use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
-use async_trait::async_trait;
+use pingora_core::apps::{HttpServerOptions, ServerApp};
+use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::configuration::ServerConf;
-use pingora_core::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
-use pingora_core::services::listening::Service;
-use rouse_proxy::Rouse;
-use tokio::signal::unix::{SignalKind, signal};
+use pingora_proxy::{HttpProxy, http_proxy};
+use rouse_downstream::Connections;
+use rouse_downstream::trusted::Live;
+use rouse_proxy::{Edge, Rouse};
+use rouse_tls::{Store, Tls};
+use sd_notify::NotifyState;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::admin::Admin;
+use crate::admin;
 use crate::config::Config;
+use crate::listen::Door;
+use crate::listen::handover::{Origin, tell_ready};
+use crate::listen::sockets::{Bound, Inherited};
 use crate::service::Proxy;
 
 /// How often a drain looks whether everybody is through.
@@ -21,126 +34,349 @@ const LOOK: Duration = Duration::from_millis(20);
 /// For how long nobody must be there before the process ends: a request that was just accepted is
 /// not counted yet, and an answer that is through here may still have to leave the kernel's hands.
 const QUIET: Duration = Duration::from_millis(250);
+/// For how long an idle connection is kept when a drain begins: a request may be on its way.
+const LINGER: Duration = Duration::from_millis(500);
 /// How many upstream connections may lie unused.
 const POOL: usize = 1024;
+/// What a visitor may send of one body over HTTP/2 before it is read, in bytes: a held upload.
+const STREAM_WINDOW: u32 = 128 * 1024;
+/// Streams of one connection. Each has its whole window in that of the connection, so that held uploads
+/// never block another stream.
+const STREAMS: u32 = 100;
+/// For how long an HTTP/2 connection may have no stream.
+const H2_IDLE: Duration = Duration::from_secs(180);
 
-enum Event {
-    /// A signal to go down came.
-    Stopping,
-    /// Another came: at once.
-    AtOnce,
-    /// The server ended.
-    Ended,
+/// Serves until a signal. Then listeners are closed, and it returns when every visitor is through, or
+/// after the grace time.
+pub(crate) fn run(config: Config, file: &Path) -> anyhow::Result<()> {
+    let origin = Origin::now().context("this program has no path")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.threads)
+        .thread_name("visitors")
+        .enable_all()
+        .build()?;
+    let served = runtime.block_on(serve(config, file, origin));
+    // What is left is idle, or has had its time.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    tracing::info!("gone");
+    served
 }
 
-/// Serves until a signal. Then holds are let go, listeners are closed, and it returns when every
-/// visitor is through, or after the grace time.
-pub(crate) fn run(config: Config) -> anyhow::Result<()> {
-    // Pingora goes on trying for half a minute and then serves nothing: rather find out now.
-    for address in config.http.iter().chain(config.admin.as_ref()) {
-        claim(*address)?;
-    }
-    let rouse = Rouse::start(config.rouse)?;
+/// Everything that goes on while this process serves.
+struct Server {
+    rouse: Rouse,
+    app: Arc<HttpProxy<Proxy>>,
+    store: Option<Arc<Store>>,
+    trusted: Arc<Live>,
+    /// Listening sockets, to be handed over.
+    bound: Vec<Bound>,
+    admin: Option<TcpListener>,
+    /// The loops that accept visitors.
+    accepting: TaskTracker,
+    /// Connections.
+    tracker: TaskTracker,
+    closing: watch::Sender<bool>,
+    /// No more connections.
+    stop: CancellationToken,
+    /// Operators ask another process.
+    admin_over: CancellationToken,
+    /// Tasks of our own end.
+    over: CancellationToken,
+}
 
-    let mut conf = ServerConf { threads: config.threads, ..ServerConf::default() };
-    conf.upstream_keepalive_pool_size = POOL;
-    conf.grace_period_seconds = Some(config.grace_seconds);
-    conf.graceful_shutdown_timeout_seconds = Some(1);
-    let mut server = Server::new_with_opt_and_conf(None, conf);
-    server.bootstrap();
+async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()> {
+    let trusted = Arc::new(Live::new(config.downstream.trusted.clone())?);
+    let (store, tls) = certificates(&config)?;
+    let mut inherited = Inherited::take();
+    let mut bound = Vec::new();
+    for listener in &config.listeners {
+        let socket = inherited.listen(listener.address)?;
+        bound.push(Bound { listener: *listener, socket });
+    }
+    let admin_socket = config.admin.map(|address| inherited.listen(address)).transpose()?;
+    for address in inherited.unused() {
+        tracing::warn!(%address, "a socket was handed over that is not in the configuration; it is closed");
+    }
+    drop(inherited);
 
-    let proxy = Proxy { rouse: rouse.clone() };
-    let mut service =
-        pingora_proxy::http_proxy_service_with_name(&server.configuration, proxy, "proxy");
-    for address in &config.http {
-        service.add_tcp(&address.to_string());
+    let mut options = config.rouse;
+    let rules = config.downstream.rules.clone();
+    options.edge = Some(Edge { rules, trusted: Arc::clone(&trusted) });
+    let rouse = Rouse::start(options)?;
+    let app = proxy(&rouse, config.threads);
+    let mut server = Server {
+        rouse: rouse.clone(),
+        app: Arc::clone(&app),
+        store,
+        trusted: Arc::clone(&trusted),
+        bound,
+        admin: admin_socket,
+        accepting: TaskTracker::new(),
+        tracker: TaskTracker::new(),
+        closing: watch::Sender::new(false),
+        stop: CancellationToken::new(),
+        admin_over: CancellationToken::new(),
+        over: CancellationToken::new(),
+    };
+    let door = Arc::new(Door {
+        rouse: rouse.clone(),
+        app,
+        tls,
+        trusted,
+        connections: Connections::new(
+            config.downstream.connections,
+            config.downstream.connections_per_address,
+        ),
+        header: config.downstream.header,
+        closing: server.closing.subscribe(),
+        tracker: server.tracker.clone(),
+    });
+    let tasks = TaskTracker::new();
+    let mut addresses = Vec::new();
+    for Bound { listener, socket } in &server.bound {
+        let own = again(socket)?;
+        addresses.push(own.local_addr()?);
+        server.accepting.spawn(Arc::clone(&door).accept(*listener, own, server.stop.clone()));
     }
-    server.add_service(service);
-    if let Some(address) = config.admin {
-        let mut service = Service::new(
-            "admin".to_owned(),
-            Admin { rouse: rouse.clone(), http: config.http.clone() },
-        );
-        service.threads = Some(1);
-        service.add_tcp(&address.to_string());
-        server.add_service(service);
+    if let Some(socket) = &server.admin {
+        let admin = admin::Admin { rouse: rouse.clone(), http: addresses.clone() };
+        let over = server.admin_over.clone();
+        tasks.spawn(admin::serve(again(socket)?, Arc::new(admin), over));
     }
+    server.accepting.close();
+    server.tell_certificates();
+    server.watch_certificates(&tasks);
 
-    let (events, incoming) = mpsc::channel();
-    let signals = Signals { rouse: rouse.clone(), events: events.clone() };
-    // Pingora sleeps through the whole grace time whether anybody is there or not. So it runs on a
-    // thread of its own, and the process ends when its work is done.
-    std::thread::Builder::new().name("server".to_owned()).spawn(move || {
-        server.run(RunArgs { shutdown_signal: Box::new(signals) });
-        // The receiver is gone when the process is ending anyway.
-        let _ = events.send(Event::Ended);
-    })?;
-    tracing::info!(listening = ?config.http, admin = ?config.admin, "serving");
-    match incoming.recv() {
-        Ok(Event::Stopping) => drain(&rouse, &incoming, Duration::from_secs(config.grace_seconds)),
-        Ok(Event::AtOnce | Event::Ended) | Err(_) => {}
+    let mut signals = Signals::new()?;
+    tracing::info!(listening = ?addresses, admin = ?config.admin, config = %file.display(), "serving");
+    let pid = std::process::id();
+    tell_ready();
+    // Nobody may be listening, which is no fault.
+    let _ = sd_notify::notify(&[NotifyState::MainPid(pid), NotifyState::Ready]);
+    loop {
+        match signals.next().await {
+            Asked::Reload => server.reload().await,
+            Asked::HandOver => match server.hand_over(&origin).await {
+                Ok(()) => {
+                    server.drain(config.drain, &mut signals, config.grace).await;
+                    break;
+                }
+                Err(error) => tracing::error!("goes on serving: {error:#}"),
+            },
+            Asked::Stop => {
+                let _ = sd_notify::notify(&[NotifyState::Stopping]);
+                tracing::info!("going down");
+                server.rouse.stop();
+                server.drain(config.grace, &mut signals, Duration::ZERO).await;
+                break;
+            }
+        }
     }
-    tracing::info!("gone");
+    server.over.cancel();
+    server.admin_over.cancel();
+    tasks.close();
+    tasks.wait().await;
     Ok(())
 }
 
-fn drain(rouse: &Rouse, incoming: &mpsc::Receiver<Event>, grace: Duration) {
-    let end = Instant::now() + grace;
-    let mut quiet_since = None;
-    loop {
-        match incoming.recv_timeout(LOOK) {
-            Ok(Event::Stopping) => {}
-            Ok(Event::AtOnce | Event::Ended) | Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
+/// The same socket once more.
+fn again(socket: &TcpListener) -> std::io::Result<TcpListener> {
+    TcpListener::from_std(socket.as_fd().try_clone_to_owned()?.into())
+}
+
+fn proxy(rouse: &Rouse, threads: usize) -> Arc<HttpProxy<Proxy>> {
+    let mut conf = ServerConf { threads, ..ServerConf::default() };
+    conf.upstream_keepalive_pool_size = POOL;
+    let mut app = http_proxy(&Arc::new(conf), Proxy { rouse: rouse.clone() });
+    let mut options = HttpServerOptions::default();
+    options.h2_idle_timeout = Some(H2_IDLE);
+    app.server_options = Some(options);
+    app.h2_options = Some(h2_options());
+    Arc::new(app)
+}
+
+fn h2_options() -> H2Options {
+    let mut options = default_h2_options();
+    options
+        .max_concurrent_streams(STREAMS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(STREAM_WINDOW * STREAMS);
+    options
+}
+
+/// The certificates, if there are any, and TLS with them. What is bad is told; only where nothing is
+/// good nothing is served.
+fn certificates(config: &Config) -> anyhow::Result<(Option<Arc<Store>>, Option<Arc<Tls>>)> {
+    let Some(tls) = &config.tls else { return Ok((None, None)) };
+    let (store, errors) = Store::open(tls);
+    for error in &errors {
+        tracing::error!("a certificate is not served: {error}");
+    }
+    if store.certificates().is_empty() {
+        anyhow::bail!("there is no certificate to serve: see `[tls]`");
+    }
+    let store = Arc::new(store);
+    let tls = Tls::new(Arc::clone(&store), tls).context("TLS")?;
+    Ok((Some(store), Some(Arc::new(tls))))
+}
+
+impl Server {
+    /// Reads again what can change while it serves.
+    async fn reload(&self) {
+        let _ = sd_notify::notify(&[NotifyState::Reloading]);
+        let (store, trusted) = (self.store.clone(), Arc::clone(&self.trusted));
+        let read = move || (store.map(|store| store.reload()), trusted.reload());
+        match tokio::task::spawn_blocking(read).await {
+            Ok((certificates, trusted)) => {
+                if let Some(reload) = certificates {
+                    told(&reload);
+                }
+                match trusted {
+                    Ok(changed) => tracing::info!(changed, "trusted proxies are read again"),
+                    Err(refused) => {
+                        tracing::error!("trusted proxies stay as they were:\n{refused}")
+                    }
+                }
+            }
+            Err(error) => tracing::error!(%error, "nothing is read again"),
         }
-        let there: u64 = rouse.gate().status().iter().map(|app| app.in_flight).sum();
-        quiet_since = quiet_since.filter(|_| there == 0).or((there == 0).then(Instant::now));
-        let quiet = quiet_since.is_some_and(|since| since.elapsed() >= QUIET);
-        if quiet || Instant::now() >= end {
-            tracing::info!(there, "drained");
-            return;
+        self.tell_certificates();
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+    }
+
+    fn watch_certificates(&self, tasks: &TaskTracker) {
+        let Some(store) = self.store.clone() else { return };
+        let (rouse, over, seen) = (self.rouse.clone(), self.over.clone(), Arc::clone(&store));
+        tasks.spawn(async move {
+            let reloaded = |reload: rouse_tls::Reload| {
+                told(&reload);
+                tell(&rouse, &seen);
+            };
+            if let Err(error) = rouse_tls::watch(store, over, reloaded).await {
+                tracing::error!(%error, "certificates are read again at a SIGHUP only");
+            }
+        });
+    }
+
+    fn tell_certificates(&self) {
+        if let Some(store) = &self.store {
+            tell(&self.rouse, store);
         }
+    }
+
+    /// Starts the process that takes this one's place; when it serves, no more connections are accepted
+    /// here.
+    async fn hand_over(&self, origin: &Origin) -> anyhow::Result<()> {
+        let sockets = self.bound.iter().map(|bound| &bound.socket).chain(&self.admin);
+        let sockets = sockets.map(|socket| socket.as_fd().try_clone_to_owned());
+        let sockets = sockets.collect::<Result<_, _>>()?;
+        let origin = origin.clone();
+        let child = tokio::task::spawn_blocking(move || origin.hand_over(sockets)).await??;
+        tracing::info!(successor = child.id(), "another process serves");
+        self.admin_over.cancel();
+        Ok(())
+    }
+
+    /// Lets everybody there end what they began, for at most `time`; asked to stop meanwhile, for at most
+    /// `grace` more.
+    async fn drain(&mut self, time: Duration, signals: &mut Signals, grace: Duration) {
+        self.stop.cancel();
+        self.accepting.wait().await;
+        // Whoever comes now is refused, or another process has these sockets too.
+        self.bound.clear();
+        self.closing.send_replace(true);
+        self.tracker.close();
+        let began = Instant::now();
+        let mut end = began + time;
+        let (mut quiet_since, mut lingers) = (None, true);
+        loop {
+            tokio::select! {
+                biased;
+                asked = signals.next() => match asked {
+                    Asked::Stop if !grace.is_zero() && end > Instant::now() + grace => {
+                        self.rouse.stop();
+                        end = Instant::now() + grace;
+                    }
+                    Asked::Stop => return,
+                    Asked::HandOver | Asked::Reload => {}
+                },
+                () = self.tracker.wait() => break,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            if lingers && began.elapsed() >= LINGER {
+                lingers = false;
+                // Connections that wait for a next request end.
+                self.app.cleanup().await;
+            }
+            let there: u64 = self.rouse.gate().status().iter().map(|app| app.in_flight).sum();
+            quiet_since = quiet_since.filter(|_| there == 0).or((there == 0).then(Instant::now));
+            let quiet = !lingers && quiet_since.is_some_and(|since| since.elapsed() >= QUIET);
+            if quiet || Instant::now() >= end {
+                tracing::info!(there, "drained");
+                return;
+            }
+        }
+        tracing::info!("drained");
     }
 }
 
-fn claim(address: SocketAddr) -> anyhow::Result<()> {
-    TcpListener::bind(address).map(drop).with_context(|| format!("can't listen on {address}"))
+fn told(reload: &rouse_tls::Reload) {
+    for error in &reload.errors {
+        tracing::error!("the certificate before it is served still: {error}");
+    }
+    if reload.changed + reload.removed > 0 {
+        let (changed, removed) = (reload.changed, reload.removed);
+        tracing::info!(changed, removed, "certificates are read again");
+    }
 }
 
-/// Our own signals: TERM, INT and QUIT go down gracefully, the second one at once.
+fn tell(rouse: &Rouse, store: &Store) {
+    let all = store.certificates();
+    let named: Vec<_> = all
+        .iter()
+        .map(|certificate| {
+            let file = certificate.file.as_ref().map(|file| file.display().to_string());
+            let name = file.or_else(|| certificate.names.first().cloned()).unwrap_or_default();
+            let ends = certificate.not_after.duration_since(UNIX_EPOCH).unwrap_or_default();
+            (name, i64::try_from(ends.as_secs()).unwrap_or(i64::MAX))
+        })
+        .collect();
+    rouse.certificates(named.iter().map(|(name, ends)| (&**name, *ends)));
+}
+
+/// What a signal asks for.
+enum Asked {
+    /// TERM, INT: holds are let go, requests end.
+    Stop,
+    /// QUIT: another process takes over.
+    HandOver,
+    /// HUP.
+    Reload,
+}
+
 struct Signals {
-    rouse: Rouse,
-    events: Sender<Event>,
+    term: Signal,
+    int: Signal,
+    quit: Signal,
+    hup: Signal,
 }
 
-#[async_trait]
-impl ShutdownSignalWatch for Signals {
-    async fn recv(&self) -> ShutdownSignal {
-        let watch = |kind| signal(kind).map_err(|error| tracing::error!("no signals: {error}"));
-        let (Ok(mut term), Ok(mut int), Ok(mut quit)) = (
-            watch(SignalKind::terminate()),
-            watch(SignalKind::interrupt()),
-            watch(SignalKind::quit()),
-        ) else {
-            return std::future::pending().await;
-        };
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-            _ = quit.recv() => {}
+            _ = self.term.recv() => Asked::Stop,
+            _ = self.int.recv() => Asked::Stop,
+            _ = self.quit.recv() => Asked::HandOver,
+            _ = self.hup.recv() => Asked::Reload,
         }
-        tracing::info!("going down");
-        self.rouse.stop();
-        let _ = self.events.send(Event::Stopping);
-        let events = self.events.clone();
-        self.rouse.gate().spawn(async move {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-                _ = quit.recv() => {}
-            }
-            let _ = events.send(Event::AtOnce);
-        });
-        ShutdownSignal::GracefulTerminate
     }
 }

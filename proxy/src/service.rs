@@ -1,12 +1,14 @@
 //! The one `ProxyHttp` of this binary: every hook is the plugin's.
 
 use async_trait::async_trait;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, HOST, LOCATION};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
-use rouse_proxy::{Rouse, Visit};
+use rouse_protocol::app::Host;
+use rouse_proxy::{Connected, Rouse, Visit};
 
 pub(crate) struct Proxy {
     pub(crate) rouse: Rouse,
@@ -22,6 +24,13 @@ impl ProxyHttp for Proxy {
 
     // Pingora's default adds a compression module that is switched off.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
+        if redirect(session).await? {
+            return Ok(true);
+        }
+        self.rouse.request_filter(session, visit).await
+    }
 
     async fn upstream_peer(
         &self,
@@ -97,4 +106,26 @@ impl ProxyHttp for Proxy {
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, visit: &mut Visit) {
         self.rouse.logging(session, visit);
     }
+}
+
+/// Sends a plain request to HTTPS, where the port is for that; true: it did.
+async fn redirect(session: &mut Session) -> Result<bool> {
+    if !Connected::of(session).is_some_and(|connected| connected.redirect) {
+        return Ok(false);
+    }
+    let request = session.req_header();
+    let named = match request.uri.authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => request.headers.get(HOST).and_then(|host| host.to_str().ok()),
+    };
+    let Some(host) = named.and_then(|named| Host::parse(named).ok()) else { return Ok(false) };
+    let path = request.uri.path_and_query().map_or("/", |path| path.as_str());
+    let location = format!("https://{host}{path}");
+    // 308 and not 301: a POST stays one (RFC 9110, section 15.4.9).
+    let mut response = ResponseHeader::build(308, Some(3))?;
+    response.insert_header(LOCATION, location)?;
+    response.insert_header(CONTENT_LENGTH, 0)?;
+    response.insert_header(CACHE_CONTROL, "no-store")?;
+    session.write_response_header(Box::new(response), true).await?;
+    Ok(true)
 }

@@ -4,12 +4,15 @@ use rouse_gate::Visitor;
 use tokio::time::Instant;
 
 use crate::answer::Answer;
+use crate::edge::Sender;
 
 /// One request's state. Keep it in your `CTX`; it lives as long as the request does, and that is
 /// how long the app counts as visited.
 pub struct Visit {
     pub(crate) arrived: Instant,
     pub(crate) visitor: Option<Visitor>,
+    /// Who asks, once that was found out.
+    pub(crate) sender: Option<Box<Sender>>,
     /// What the agent must sign in the answer to the current try.
     pub(crate) nonce: Option<String>,
     /// The current try was answered by the agent: the app is down, and has not seen the request.
@@ -28,6 +31,7 @@ impl Visit {
         Self {
             arrived: Instant::now(),
             visitor: None,
+            sender: None,
             nonce: None,
             down: false,
             answered: false,

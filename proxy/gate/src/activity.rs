@@ -4,7 +4,7 @@
 //! an event stream and a slow download are activity as long as they last. The gate's own probes
 //! never are.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,12 +16,19 @@ pub struct Activity {
     in_flight: AtomicU64,
     /// Milliseconds after `origin`.
     last: AtomicU64,
+    /// It was woken for a visitor who has not come yet.
+    expects: AtomicBool,
 }
 
 impl Activity {
     /// Nobody is there, and the last one left `now`.
     pub fn new(now: Instant) -> Self {
-        Self { origin: now, in_flight: AtomicU64::new(0), last: AtomicU64::new(0) }
+        Self {
+            origin: now,
+            in_flight: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            expects: AtomicBool::new(false),
+        }
     }
 
     /// A visitor comes. What it reads of the gate after this, it reads after having been counted:
@@ -30,6 +37,20 @@ impl Activity {
     pub fn arrive(&self) {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        if self.expects.load(Ordering::Relaxed) {
+            self.expects.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// It is woken for a visitor who is still shaking hands.
+    pub fn expect(&self, now: Instant) {
+        self.touch(now);
+        self.expects.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that visitor has not come.
+    pub fn expects(&self) -> bool {
+        self.expects.load(Ordering::Relaxed)
     }
 
     /// A visitor is through.

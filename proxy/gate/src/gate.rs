@@ -137,16 +137,20 @@ impl Gate {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    /// A visitor for `host` (as in a `Host` header) that arrived then, or none if nobody serves
-    /// that host.
-    pub fn enter(&self, host: &str, arrived: Instant) -> Option<Visitor> {
+    pub(crate) fn app_of(&self, host: &str) -> Option<Arc<App>> {
         let routes = self.routes.load();
         // Nearly every name comes as it is kept.
         let app = match routes.hosts.get(host) {
             Some(app) => app,
             None => routes.hosts.get(&*Host::normalize(host).ok()?)?,
         };
-        Some(Visitor::new(app.clone(), arrived))
+        Some(app.clone())
+    }
+
+    /// A visitor for `host` (as in a `Host` header) that arrived then, or none if nobody serves
+    /// that host.
+    pub fn enter(&self, host: &str, arrived: Instant) -> Option<Visitor> {
+        Some(Visitor::new(self.app_of(host)?, arrived))
     }
 
     /// Whether the waker has told all its apps at least once, or there is no waker. Until then an

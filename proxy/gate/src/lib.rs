@@ -20,6 +20,7 @@
 
 pub mod activity;
 mod app;
+mod early;
 mod gate;
 mod hold;
 mod idle;

@@ -113,6 +113,8 @@ pub trait Observer: Send + Sync + 'static {
     fn wake_ended(&self, _end: WakeEnd<'_>, _took: Duration) {}
     /// A held visitor got its response header. `first` is true for one visitor of each wake.
     fn visitor_served(&self, _shares: &Shares, _first: bool) {}
+    /// A wake began before its visitor was let in.
+    fn woken_early(&self) {}
     /// The waker was told of a first byte, or could not be.
     fn served_told(&self, _end: TellEnd) {}
 }

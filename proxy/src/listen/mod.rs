@@ -1,0 +1,234 @@
+//! Where visitors come in: sockets, TLS, PROXY protocol, and how many may be there.
+//!
+//! Pingora's own listeners know neither stateless tickets nor PROXY protocol in the clear, nor limits;
+//! a port for HTTP/2 in the clear would hang on a short request. So connections are accepted here and
+//! given to Pingora when they are ready for HTTP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_core::apps::ServerApp;
+use pingora_proxy::HttpProxy;
+use rouse_downstream::proxy_protocol::{self, Addresses, Prefixed, ProxyProtocol, ReadError};
+use rouse_downstream::trusted::Live;
+use rouse_downstream::{Connections, Full, Peer};
+use rouse_proxy::{Connected, Rouse};
+use rouse_tls::{Accepted, Alpn, HandshakeError, Tls, Version};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::stream::{Bytes, Downstream};
+use crate::service::Proxy;
+
+pub(crate) mod handover;
+pub(crate) mod sockets;
+mod stream;
+
+/// How long to wait when no connection can be accepted (no descriptors, no memory) before the next try.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// What is spoken on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    /// HTTP/1 in the clear.
+    Http,
+    /// TLS, and within it what is agreed on.
+    Https,
+    /// HTTP/2 in the clear, by prior knowledge (RFC 9113, section 3.3).
+    H2c,
+}
+
+impl Speaks {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::H2c => "h2c",
+        }
+    }
+}
+
+/// A port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listener {
+    pub(crate) address: SocketAddr,
+    pub(crate) speaks: Speaks,
+    pub(crate) proxy_protocol: ProxyProtocol,
+    /// Requests are to come again by HTTPS.
+    pub(crate) redirect: bool,
+}
+
+/// What all connections share.
+pub(crate) struct Door {
+    pub(crate) rouse: Rouse,
+    pub(crate) app: Arc<HttpProxy<Proxy>>,
+    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) trusted: Arc<Live>,
+    pub(crate) connections: Arc<Connections>,
+    /// For a PROXY protocol header, and for the header of a request.
+    pub(crate) header: Duration,
+    /// True: no more requests on a connection.
+    pub(crate) closing: watch::Receiver<bool>,
+    /// Every connection.
+    pub(crate) tracker: TaskTracker,
+}
+
+/// Why a connection came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(transparent)]
+    Full(#[from] Full),
+    #[error(transparent)]
+    ProxyProtocol(#[from] ReadError),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error("there is no TLS on this port")]
+    NoTls,
+}
+
+impl Refused {
+    /// A word for metrics.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Full(full) => full.kind(),
+            Self::ProxyProtocol(error) => error.kind(),
+            Self::Handshake(error) => error.kind(),
+            Self::NoTls => "no-tls",
+        }
+    }
+}
+
+impl Door {
+    /// Accepts connections until `stop`. Then those that have come already are taken in, and the socket
+    /// is closed here; another process may have it still.
+    pub(crate) async fn accept(
+        self: Arc<Self>,
+        listener: Listener,
+        socket: TcpListener,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                accepted = socket.accept() => accepted,
+            };
+            self.take_in(listener, accepted).await;
+        }
+        // Whoever is in the queue has been told that it is connected.
+        while let Some(accepted) = at_once(&socket) {
+            self.take_in(listener, accepted).await;
+        }
+    }
+
+    async fn take_in(
+        self: &Arc<Self>,
+        listener: Listener,
+        accepted: io::Result<(TcpStream, SocketAddr)>,
+    ) {
+        match accepted {
+            Ok((socket, address)) => {
+                let door = Arc::clone(self);
+                self.tracker.spawn(async move { door.serve(listener, socket, address).await });
+            }
+            Err(error) => {
+                self.rouse.connection_refused("accept");
+                tracing::warn!(address = %listener.address, %error, "can't accept a connection");
+                tokio::time::sleep(BREATH).await;
+            }
+        }
+    }
+
+    async fn serve(&self, listener: Listener, socket: TcpStream, address: SocketAddr) {
+        // Answers go out when they are there.
+        let _ = socket.set_nodelay(true);
+        match Box::pin(self.enter(listener, socket, address)).await {
+            Ok(Some((stream, _counted))) => {
+                self.rouse.connection_opened(listener.speaks.as_str());
+                self.app.process_new(Box::new(stream), &self.closing).await;
+                self.rouse.connection_closed(listener.speaks.as_str());
+            }
+            Ok(None) => {}
+            Err(refused) => {
+                self.rouse.connection_refused(refused.kind());
+                tracing::debug!(%address, port = listener.speaks.as_str(), %refused, "a connection is refused");
+            }
+        }
+    }
+
+    /// From a socket to a connection that is ready for HTTP; none: it was a challenge's.
+    async fn enter(
+        &self,
+        listener: Listener,
+        socket: TcpStream,
+        address: SocketAddr,
+    ) -> Result<Option<(Downstream, rouse_downstream::Connection)>, Refused> {
+        let mut counted = self.connections.enter()?;
+        let trusted = self.trusted.current();
+        let secure = listener.speaks == Speaks::Https;
+        let (socket, peer) = match listener.proxy_protocol {
+            ProxyProtocol::Off => {
+                (Prefixed::new(Vec::new(), socket), Peer::new(address, secure, &trusted))
+            }
+            ProxyProtocol::On => {
+                let deadline = Instant::now() + self.header;
+                let accepted = proxy_protocol::accept(socket, address, &trusted, deadline).await?;
+                let peer = Peer::proxied(address, accepted.addresses, secure, &trusted);
+                if matches!(accepted.addresses, Addresses::Proxied { .. }) && !peer.trusted {
+                    counted.count_for(peer.address.ip())?;
+                }
+                (accepted.stream, peer)
+            }
+        };
+        // A front's connections are those of many.
+        if listener.proxy_protocol == ProxyProtocol::Off && !peer.trusted {
+            counted.count_for(peer.address.ip())?;
+        }
+        let mut connected = Connected::new(peer);
+        connected.redirect = listener.redirect;
+        let (bytes, http2) = match listener.speaks {
+            Speaks::Http => (Bytes::Plain(socket), false),
+            Speaks::H2c => (Bytes::Plain(socket), true),
+            Speaks::Https => {
+                let tls = self.tls.as_ref().ok_or(Refused::NoTls)?;
+                let early = |hello: &rouse_tls::Hello<'_>| {
+                    if let Some(name) = hello.server_name() {
+                        self.rouse.early(name);
+                    }
+                };
+                match tls.accept(socket, early).await? {
+                    Accepted::Visitor(stream, facts) => {
+                        connected.tls = Some(match facts.version {
+                            Version::Tls12 => "1.2",
+                            Version::Tls13 => "1.3",
+                        });
+                        connected.certificate =
+                            facts.client.map(|client| client.subject.into_boxed_str());
+                        (Bytes::Tls(stream), facts.alpn == Some(Alpn::H2))
+                    }
+                    Accepted::Challenge { server_name } => {
+                        tracing::info!(server_name, "a certificate authority has looked");
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        let stream = Downstream::new(bytes, http2, Arc::new(connected), self.header);
+        Ok(Some((stream, counted)))
+    }
+}
+
+/// A connection that is waiting to be accepted.
+fn at_once(socket: &TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+    use std::task::{Context, Poll, Waker};
+    match socket.poll_accept(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(accepted)) => Some(Ok(accepted)),
+        // What can't be accepted now never will be.
+        Poll::Ready(Err(_)) | Poll::Pending => None,
+    }
+}

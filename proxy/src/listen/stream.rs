@@ -1,0 +1,252 @@
+//! A visitor's connection as Pingora wants it.
+
+use std::io::{self, IoSlice};
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::SslDigest;
+use pingora_core::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use rouse_downstream::proxy_protocol::Prefixed;
+use rouse_proxy::Connected;
+use rouse_tls::TlsStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// What is written is gathered up to so many bytes until it is flushed, so that a header and a small
+/// body go out together: as one segment, and as one TLS record.
+const GATHER: usize = 16 * 1024;
+
+/// The connection's bytes.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    Plain(Prefixed<TcpStream>),
+    Tls(Box<TlsStream<Prefixed<TcpStream>>>),
+}
+
+/// A visitor's connection.
+#[derive(Debug)]
+pub(super) struct Downstream {
+    bytes: Bytes,
+    http2: bool,
+    connected: Arc<Connected>,
+    proxy: Option<Arc<ProxyDigest>>,
+    socket: Arc<SocketDigest>,
+    tls: Option<Arc<SslDigest>>,
+    since: SystemTime,
+    /// What was written and is not sent. Has no room while it is empty: a held visitor writes nothing.
+    gathered: Vec<u8>,
+    sent: usize,
+    /// How long the header of a request may take.
+    header: Duration,
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl Downstream {
+    pub(super) fn new(
+        bytes: Bytes,
+        http2: bool,
+        connected: Arc<Connected>,
+        header: Duration,
+    ) -> Self {
+        let fd = socket_of(&bytes).as_raw_fd();
+        let socket = SocketDigest::from_raw_fd(fd);
+        // Nobody has set it before: the digest is new.
+        let _ = socket.peer_addr.set(Some(SocketAddr::Inet(connected.peer.address)));
+        let tls = connected.tls.map(|version| {
+            let digest = SslDigest::new("", version, None, None, Vec::new());
+            Arc::new(digest)
+        });
+        Self {
+            http2,
+            proxy: connected.digest(),
+            socket: Arc::new(socket),
+            tls,
+            since: SystemTime::now(),
+            gathered: Vec::new(),
+            sent: 0,
+            header,
+            late: None,
+            bytes,
+            connected,
+        }
+    }
+
+    fn send_gathered(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.gathered.len() {
+            let left = &self.gathered[self.sent..];
+            let n = ready!(write(&mut self.bytes, context, left))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += n;
+        }
+        self.sent = 0;
+        if self.gathered.capacity() > 0 {
+            drop(mem::take(&mut self.gathered));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether the header has taken too long. Only asked when there is nothing to read.
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.connected.reads_header() {
+            self.late = None;
+            return false;
+        }
+        let header = self.header;
+        let late = self.late.get_or_insert_with(|| Box::pin(sleep(header)));
+        late.as_mut().poll(context).is_ready()
+    }
+}
+
+fn socket_of(bytes: &Bytes) -> &TcpStream {
+    match bytes {
+        Bytes::Plain(stream) => stream.get_ref(),
+        Bytes::Tls(stream) => stream.get_ref().0.get_ref(),
+    }
+}
+
+fn write(bytes: &mut Bytes, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+    match bytes {
+        Bytes::Plain(stream) => Pin::new(stream).poll_write(context, buffer),
+        Bytes::Tls(stream) => Pin::new(stream).poll_write(context, buffer),
+    }
+}
+
+impl AsyncRead for Downstream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = match &mut this.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Bytes::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
+        match read {
+            Poll::Pending if this.is_late(context) => {
+                let why = "the request's header took too long";
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+            }
+            Poll::Ready(Ok(())) => {
+                this.connected.received();
+                Poll::Ready(Ok(()))
+            }
+            other => other,
+        }
+    }
+}
+
+impl AsyncWrite for Downstream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        // HTTP/2 gathers frames itself.
+        if !this.http2 && this.gathered.len() + buffer.len() <= GATHER {
+            this.gathered.extend_from_slice(buffer);
+            return Poll::Ready(Ok(buffer.len()));
+        }
+        ready!(this.send_gathered(context))?;
+        if this.http2 || buffer.len() >= GATHER {
+            return write(&mut this.bytes, context, buffer);
+        }
+        this.gathered.extend_from_slice(buffer);
+        Poll::Ready(Ok(buffer.len()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.send_gathered(context))?;
+        match &mut this.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
+            Bytes::Tls(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.http2
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.send_gathered(context))?;
+        match &mut this.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Bytes::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.send_gathered(context))?;
+        match &mut this.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Bytes::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+#[async_trait]
+impl Shutdown for Downstream {
+    async fn shutdown(&mut self) {
+        // The other side may have been faster.
+        let _ = AsyncWriteExt::shutdown(self).await;
+    }
+}
+
+impl UniqueID for Downstream {
+    fn id(&self) -> UniqueIDType {
+        socket_of(&self.bytes).as_raw_fd()
+    }
+}
+
+impl Ssl for Downstream {
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.tls.clone()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        // Also without TLS: whoever comes to a port for HTTP/2 knows it.
+        Some(if self.http2 { ALPN::H2 } else { ALPN::H1 })
+    }
+}
+
+impl GetTimingDigest for Downstream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        vec![Some(TimingDigest { established_ts: self.since, ..TimingDigest::default() })]
+    }
+}
+
+impl GetProxyDigest for Downstream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.proxy.clone()
+    }
+}
+
+impl GetSocketDigest for Downstream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        Some(Arc::clone(&self.socket))
+    }
+}
+
+#[async_trait]
+impl Peek for Downstream {}
