@@ -208,6 +208,19 @@ impl<'t> Table<'t> {
         parse(&mut Table::new(self.context, prefix, entries, span))
     }
 
+    /// The table under `key`, read by `parse`, if there is one.
+    pub fn optional_table<U>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&mut Table<'t>) -> Option<U>,
+    ) -> Option<U> {
+        if self.entries.contains_key(key) {
+            return self.table(key, parse);
+        }
+        self.asked.push(key);
+        None
+    }
+
     /// The tables of the array under `key`, each read by `parse`.
     pub fn tables<U>(
         &mut self,
@@ -337,6 +350,21 @@ mod tests {
             "a.toml:2: `origin` is an array; write `[[origin]]`"
         );
         assert!(one("name = ").starts_with("a.toml:1: "));
+    }
+
+    #[test]
+    fn a_table_may_be_missing_whole() {
+        let parse = |text: &str| {
+            parse_text(Path::new("a.toml"), text, |table| {
+                Some(table.optional_table("a", |a| a.required::<u8>("b")))
+            })
+            .map_err(|refused| refused.to_string())
+        };
+        assert_eq!(parse(""), Ok(None));
+        assert_eq!(parse("a.b = 1"), Ok(Some(1)));
+        assert_eq!(parse("[a]"), Err("a.toml:1: `a.b` is missing".to_owned()));
+        let slip = "a.toml:1: unknown key `aa`; did you mean `a`?";
+        assert_eq!(parse("[aa]"), Err(slip.to_owned()));
     }
 
     #[test]
