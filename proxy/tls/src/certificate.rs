@@ -72,6 +72,15 @@ pub enum LoadFault {
     /// The default name has no certificate.
     #[error("no certificate is for `{0}`, the default; add one or name another")]
     NoDefault(CertificateName),
+    /// The key in it is no base64.
+    #[error("has no key in base64url; write it as the CA has given it to you")]
+    NotBase64,
+    /// The certificate is for others.
+    #[error("has a certificate that is not for `{0}`")]
+    OtherName(CertificateName),
+    /// A directory can't be watched.
+    #[error("can't be watched, so that changes are seen once an hour only: {0}")]
+    Unwatched(String),
 }
 
 /// Gives a fault its file.
@@ -86,6 +95,7 @@ pub(crate) type Stamp = [u8; 32];
 pub(crate) struct Certificate {
     pub(crate) key: Arc<CertifiedKey>,
     pub(crate) names: Vec<CertificateName>,
+    #[cfg_attr(not(feature = "acme"), expect(dead_code, reason = "renewal goes by it"))]
     pub(crate) not_before: SystemTime,
     pub(crate) not_after: SystemTime,
     stamp: Stamp,

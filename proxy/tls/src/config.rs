@@ -28,6 +28,22 @@ pub struct Config {
     pub handshake: Duration,
     /// What is spoken within, the most wanted first. Never empty.
     pub alpn: Vec<Alpn>,
+    /// Certificates that are ordered.
+    #[cfg(feature = "acme")]
+    pub acme: Option<crate::acme::AcmeConfig>,
+}
+
+impl Config {
+    /// Whether the certificate for `name` is ordered, so that it may not be there yet.
+    pub(crate) fn is_ordered(&self, name: &CertificateName) -> bool {
+        #[cfg(feature = "acme")]
+        return self.acme.as_ref().is_some_and(|acme| acme.names.contains(name));
+        #[cfg(not(feature = "acme"))]
+        return {
+            let _ = name;
+            false
+        };
+    }
 }
 
 impl Default for Config {
@@ -41,6 +57,8 @@ impl Default for Config {
             client_auth: ClientAuth::Off,
             handshake: Duration::from_secs(10),
             alpn: vec![Alpn::H2, Alpn::Http11],
+            #[cfg(feature = "acme")]
+            acme: None,
         }
     }
 }
@@ -117,7 +135,13 @@ pub fn read(table: &mut Table<'_>, base: &Path) -> Config {
         client_auth: table.optional_as("client_auth", d.client_auth, word(&modes)),
         handshake: table.optional_as("handshake_seconds", d.handshake, seconds(1, 300)),
         alpn: table.optional_as("alpn", d.alpn, alpn),
+        #[cfg(feature = "acme")]
+        acme: table.optional_table("acme", |t| crate::acme::read(t, base)),
     };
+    #[cfg(not(feature = "acme"))]
+    table.optional_as("acme", (), |_: serde::de::IgnoredAny| {
+        Err("this build can't order certificates; build it with the feature `acme`")
+    });
     match (config.client_auth, &config.client_ca) {
         (ClientAuth::Off, Some(_)) => table.mistake(
             "`client_ca` is not used while `client_auth` is `off`; set that to `optional` or \
@@ -181,6 +205,8 @@ mod tests {
             client_auth: ClientAuth::Required,
             handshake: Duration::from_secs(3),
             alpn: vec![Alpn::Http11],
+            #[cfg(feature = "acme")]
+            acme: None,
         };
         assert_eq!(config, Ok(expected));
         assert_eq!(parse(""), Ok(Config::default()));
@@ -201,7 +227,7 @@ mod tests {
              p.toml:6: `tls.handshake_seconds`: is between 1 and 300\n\
              p.toml:7: `tls.alpn`: is one of `h2`, `http/1.1`\n\
              p.toml:8: unknown key `tls.certs`; known here: certificates, directory, default, \
-             min_version, client_ca, client_auth, handshake_seconds, alpn"
+             min_version, client_ca, client_auth, handshake_seconds, alpn, acme"
         );
         for (text, part) in [
             ("alpn = []", "needs `h2`"),

@@ -21,6 +21,7 @@
 //! The crypto provider is ring, whatever the process has installed as its default.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "acme")]
 pub mod acme;
 
 mod accept;

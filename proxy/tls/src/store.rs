@@ -92,7 +92,12 @@ impl Store {
             challenges: RwLock::default(),
         };
         let mut errors = store.reload().errors;
+        #[cfg(feature = "acme")]
+        if let Some(acme) = &config.acme {
+            errors.extend(acme.check());
+        }
         if let Some(name) = &config.default
+            && !config.is_ordered(name)
             && store.default_certificate(&store.current.load(), &[]).is_none()
         {
             let file = config.directory.as_ref();

@@ -8,18 +8,31 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
+use sha2::{Digest, Sha256};
 
 use super::plan::Life;
-use crate::certificate::{Certificate, LoadError, read_file};
+use crate::certificate::{Certificate, LoadError, LoadFault, at, read_file};
 use crate::names::CertificateName;
 
-/// A directory for one account and its certificates. Only its owner can read what is in it.
+/// A directory for accounts, one for each CA, and certificates. Only its owner can read what is in
+/// it.
 ///
-/// A certificate and its key are one file, so that they change together.
+/// A certificate, its key and the CA that it is from are one file, so that they change together.
 #[derive(Debug)]
-pub struct Keep {
+pub(crate) struct Keep {
     directory: PathBuf,
+    ca: String,
+    account: PathBuf,
     provider: Arc<CryptoProvider>,
+}
+
+/// A certificate that was kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) key: CertifiedKey,
+    pub(crate) life: Life,
+    /// Whether it is from another CA than those that are ordered now.
+    pub(crate) elsewhere: bool,
 }
 
 /// What can't be kept, or was not.
@@ -43,40 +56,55 @@ pub enum KeepError {
 }
 
 impl Keep {
-    /// Makes the directory if it is not there.
-    pub fn new(directory: &Path) -> Result<Self, KeepError> {
+    /// Makes the directory if it is not there. `ca` is the URL of the CA's directory.
+    pub(crate) fn new(directory: &Path, ca: &str) -> Result<Self, KeepError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(directory)
             .map_err(|error| KeepError::Write { path: directory.to_owned(), error })?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        Ok(Self { directory: directory.to_owned(), provider })
+        let digest = <[u8; 32]>::from(Sha256::digest(ca));
+        let [a, b, c, d, ..] = digest;
+        // A host has no '@', so no certificate has this name.
+        let account = directory.join(format!("account@{a:02x}{b:02x}{c:02x}{d:02x}.json"));
+        Ok(Self { directory: directory.to_owned(), ca: ca.to_owned(), account, provider })
     }
 
     /// Keeps the account's credentials.
-    pub fn write_account(&self, credentials: &[u8]) -> Result<(), KeepError> {
-        self.write(&self.directory.join("account.json"), credentials)
+    pub(crate) fn write_account(&self, credentials: &[u8]) -> Result<(), KeepError> {
+        self.write(&self.account, credentials)
     }
 
     /// The account's credentials; none if there is no account yet.
-    pub fn account(&self) -> Result<Option<Vec<u8>>, KeepError> {
-        let path = self.directory.join("account.json");
-        if self.is_missing(&path) { Ok(None) } else { Ok(Some(read_file(&path)?)) }
+    pub(crate) fn account(&self) -> Result<Option<Vec<u8>>, KeepError> {
+        let path = &self.account;
+        if self.is_missing(path) { Ok(None) } else { Ok(Some(read_file(path)?)) }
+    }
+
+    /// Forgets the account.
+    pub(crate) fn remove_account(&self) -> Result<(), KeepError> {
+        match fs::remove_file(&self.account) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(KeepError::Write { path: self.account.clone(), error })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Keeps the certificate for `name`, both in PEM, and gives it back ready to be served. What
     /// was kept before is not touched if it is no good.
-    pub fn write_certificate(
+    pub(crate) fn write_certificate(
         &self,
         name: &CertificateName,
         key: &str,
         chain: &str,
-    ) -> Result<(CertifiedKey, Life), KeepError> {
+    ) -> Result<Kept, KeepError> {
         let path = self.path(name)?;
         let new = path.with_extension("new");
-        self.write(&new, format!("{key}\n{chain}").as_bytes())?;
-        let good = self.read(&new);
+        // What is before the first `BEGIN` is a comment (RFC 7468, section 2).
+        self.write(&new, format!("{}\n{key}\n{chain}", self.origin()).as_bytes())?;
+        let good = self.read(name, &new);
         if good.is_ok() {
             self.rename(&new, &path)?;
         } else {
@@ -86,18 +114,25 @@ impl Keep {
     }
 
     /// The certificate for `name`; none if there is none yet.
-    pub fn certificate(
-        &self,
-        name: &CertificateName,
-    ) -> Result<Option<(CertifiedKey, Life)>, KeepError> {
+    pub(crate) fn certificate(&self, name: &CertificateName) -> Result<Option<Kept>, KeepError> {
         let path = self.path(name)?;
-        if self.is_missing(&path) { Ok(None) } else { Ok(Some(self.read(&path)?)) }
+        if self.is_missing(&path) { Ok(None) } else { Ok(Some(self.read(name, &path)?)) }
     }
 
-    fn read(&self, path: &Path) -> Result<(CertifiedKey, Life), LoadError> {
+    fn read(&self, name: &CertificateName, path: &Path) -> Result<Kept, LoadError> {
         let found = Certificate::read(path, path, &self.provider, None)?;
+        if !found.names.contains(name) {
+            return Err(at(path)(LoadFault::OtherName(name.clone())));
+        }
         let life = Life { not_before: found.not_before, not_after: found.not_after };
-        Ok((found.key.as_ref().clone(), life))
+        let origin = self.origin();
+        let elsewhere =
+            read_file(path)?.split(|byte| *byte == b'\n').next() != Some(origin.as_bytes());
+        Ok(Kept { key: found.key.as_ref().clone(), life, elsewhere })
+    }
+
+    fn origin(&self) -> String {
+        format!("CA: {}", self.ca)
     }
 
     fn path(&self, name: &CertificateName) -> Result<PathBuf, KeepError> {
@@ -160,39 +195,65 @@ mod tests {
         found
     }
 
+    const CA: &str = "https://ca.example/dir";
+
     #[test]
     fn what_is_kept_comes_back_and_is_its_owners_only() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("a/b");
-        let keep = Keep::new(&dir).unwrap();
+        let keep = Keep::new(&dir, CA).unwrap();
         let name = "a.example".parse().unwrap();
         assert!(keep.certificate(&name).unwrap().is_none());
         assert_eq!(keep.account().unwrap(), None);
         keep.write_account(b"{}").unwrap();
         keep.write_account(b"{1}").unwrap();
         let (key, chain) = pair("a.example");
-        let (written, life) = keep.write_certificate(&name, &key, &chain).unwrap();
-        let (read, again) = Keep::new(&dir).unwrap().certificate(&name).unwrap().unwrap();
-        assert_eq!(read.cert, written.cert);
-        assert_eq!(again, life);
-        assert!(life.not_before < life.not_after);
+        let written = keep.write_certificate(&name, &key, &chain).unwrap();
+        let read = Keep::new(&dir, CA).unwrap().certificate(&name).unwrap().unwrap();
+        assert_eq!((read.key.cert, read.life), (written.key.cert, written.life));
+        assert!(!read.elsewhere && !written.elsewhere);
+        assert!(read.life.not_before < read.life.not_after);
         assert_eq!(keep.account().unwrap().as_deref(), Some(&b"{1}"[..]));
-        let expected = [("a.example.pem".to_owned(), 0o600), ("account.json".to_owned(), 0o600)];
-        assert_eq!(files(&dir), expected);
+        let found = files(&dir);
+        assert_eq!(found[0], ("a.example.pem".to_owned(), 0o600));
+        assert!(found[1].0.starts_with("account@") && found[1].1 == 0o600, "{found:?}");
+        assert_eq!(found.len(), 2);
         assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        keep.remove_account().unwrap();
+        keep.remove_account().unwrap();
+        assert_eq!(keep.account().unwrap(), None);
+    }
+
+    #[test]
+    fn another_ca_has_another_account_and_the_same_certificates() {
+        let dir = tempfile::tempdir().unwrap();
+        let keep = Keep::new(dir.path(), CA).unwrap();
+        let name = "a.example".parse().unwrap();
+        let (key, chain) = pair("a.example");
+        keep.write_account(b"{}").unwrap();
+        keep.write_certificate(&name, &key, &chain).unwrap();
+        let other = Keep::new(dir.path(), "https://other.example/dir").unwrap();
+        assert_eq!(other.account().unwrap(), None);
+        assert!(other.certificate(&name).unwrap().unwrap().elsewhere);
+        other.write_certificate(&name, &key, &chain).unwrap();
+        assert!(!other.certificate(&name).unwrap().unwrap().elsewhere);
+        assert!(keep.certificate(&name).unwrap().unwrap().elsewhere);
     }
 
     #[test]
     fn what_is_no_good_replaces_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let keep = Keep::new(dir.path()).unwrap();
+        let keep = Keep::new(dir.path(), CA).unwrap();
         let name = "a.example".parse().unwrap();
         let (key, chain) = pair("a.example");
-        let (good, _) = keep.write_certificate(&name, &key, &chain).unwrap();
+        let good = keep.write_certificate(&name, &key, &chain).unwrap().key;
         let (other, _) = pair("a.example");
-        for (key, chain) in [(&*other, &*chain), (&key, ""), ("", &chain), (&key, &chain[..99])] {
+        let (b_key, b_chain) = pair("b.example");
+        for (key, chain) in
+            [(&*other, &*chain), (&key, ""), ("", &chain), (&key, &chain[..99]), (&b_key, &b_chain)]
+        {
             assert!(keep.write_certificate(&name, key, chain).is_err());
-            assert_eq!(keep.certificate(&name).unwrap().unwrap().0.cert, good.cert);
+            assert_eq!(keep.certificate(&name).unwrap().unwrap().key.cert, good.cert);
             assert_eq!(files(dir.path()).len(), 1);
         }
         // A crash left one behind, for all to read.

@@ -1,29 +1,34 @@
-//! Ordering certificates, and keeping them fresh.
+//! One order, and the account that it is made by.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use instant_acme::{
-    Account, AccountBuilder, AuthorizationStatus, ChallengeHandle, ChallengeType, Identifier,
-    NewAccount, NewOrder, OrderStatus, RetryPolicy,
+    Account, AuthorizationStatus, ChallengeHandle, ChallengeType, ExternalAccountKey, HttpClient,
+    Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::CertifiedKey;
-use tokio_util::sync::CancellationToken;
 
+use super::config::{AcmeConfig, Proof};
+use super::http::Shared;
 use super::keep::{Keep, KeepError};
-use super::plan::{Failures, Life, Step, next};
+use super::plan::Life;
 use super::tokens::{Token, Tokens};
+use crate::certificate::LoadError;
 use crate::names::CertificateName;
 use crate::store::{ManageError, Store};
 
 /// How long a CA may take to look at a challenge, and again to sign.
 const CA_WORKS: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(90));
-/// How long a whole order may take.
+/// How long a whole order may take, and the making of an account.
 const ORDER: Duration = Duration::from_secs(300);
+
+/// The CA took none of our nonces. Each request is tried three times with new ones, and the whole
+/// once more: a CA may refuse any of them (RFC 8555, section 6.5), and pebble does so at random.
+const NONCE: &str = "badNonce";
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -31,21 +36,27 @@ pub enum AcmeError {
     /// The CA refused, or can't be reached.
     #[error("the CA: {0}")]
     Ca(#[from] instant_acme::Error),
+    /// Nobody is trusted to be the CA's server.
+    #[error("whom the system trusts can't be read: {0}; install CA certificates, or set `ca_file`")]
+    NoTrust(#[source] std::io::Error),
     /// The account that is kept is no account.
     #[error("the account that is kept can't be read: {0}; remove it, and a new one is made")]
     Account(#[source] serde_json::Error),
     /// The CA has no challenge of the kind that we answer.
     #[error("the CA does not offer {0:?} for `{1}`")]
     NoChallenge(Proof, CertificateName),
-    /// The CA was not convinced.
-    #[error("the CA does not believe that `{0}` is served here; is it reached from outside?")]
-    NotProven(CertificateName),
+    /// The CA was not convinced; what it says.
+    #[error("the CA does not believe that `{0}` is served here: {1}")]
+    NotProven(CertificateName, String),
     /// It took too long.
-    #[error("the order took longer than {} s", ORDER.as_secs())]
+    #[error("it took longer than {} s", ORDER.as_secs())]
     Timeout,
     /// A key or a certificate can't be made.
     #[error("a key or request can't be made: {0}")]
     Make(String),
+    /// A file of ours can't be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// It can't be kept.
     #[error(transparent)]
     Keep(#[from] KeepError),
@@ -54,102 +65,80 @@ pub enum AcmeError {
     Serve(#[from] ManageError),
 }
 
-/// How a CA is shown that a host is served here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// By an answer on port 80 (RFC 8555, section 8.3): see [`Tokens`].
-    Http01,
-    /// By a certificate on port 443 (RFC 8737).
-    TlsAlpn01,
+impl AcmeError {
+    /// Whether the CA's problem is of this kind (RFC 8555, section 6.7).
+    pub(crate) fn is(&self, kind: &str) -> bool {
+        let Self::Ca(instant_acme::Error::Api(problem)) = self else { return false };
+        let kind_of = |text: &str| text.strip_prefix("urn:ietf:params:acme:error:") == Some(kind);
+        problem.r#type.as_deref().is_some_and(kind_of)
+    }
 }
 
-/// What orders certificates, and gives them to a store.
-pub struct Orders {
-    account: Account,
-    keep: Arc<Keep>,
-    store: Arc<Store>,
-    tokens: Tokens,
-    proof: Proof,
+/// What an order is made with.
+pub(crate) struct Orders {
+    pub(crate) config: AcmeConfig,
+    pub(crate) keep: Arc<Keep>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) tokens: Tokens,
+    pub(crate) http: Arc<dyn HttpClient>,
+    pub(crate) external: Option<ExternalAccountKey>,
 }
 
 impl Orders {
-    /// Takes the account that is kept, or makes one with the CA whose directory is at `ca`, for
-    /// `contact` (such as `mailto:ops@example.com`), and keeps it. Making one agrees to the CA's
-    /// terms. An account is of one CA, so each CA needs a [`Keep`] of its own.
-    pub async fn new(
-        builder: AccountBuilder,
-        ca: &str,
-        contact: &[&str],
-        keep: Keep,
-        store: Arc<Store>,
-        tokens: Tokens,
-        proof: Proof,
-    ) -> Result<Self, AcmeError> {
-        let account = match keep.account()? {
-            Some(kept) => {
-                let credentials = serde_json::from_slice(&kept).map_err(AcmeError::Account)?;
-                builder.from_credentials(credentials).await?
+    /// The account that is kept; else a new one.
+    pub(crate) async fn account(&self) -> Result<Account, AcmeError> {
+        in_time(async {
+            match self.account_of().await {
+                Err(error) if error.is(NONCE) => self.account_of().await,
+                done => done,
             }
-            None => {
-                let new = NewAccount {
-                    contact,
-                    terms_of_service_agreed: true,
-                    only_return_existing: false,
-                };
-                let (account, credentials) = builder.create(&new, ca.to_owned(), None).await?;
-                let credentials = serde_json::to_vec(&credentials).map_err(AcmeError::Account)?;
-                keep.write_account(&credentials)?;
-                account
-            }
+        })
+        .await
+    }
+
+    async fn account_of(&self) -> Result<Account, AcmeError> {
+        let builder = Account::builder_with_http(Box::new(Shared(self.http.clone())));
+        let keep = self.keep.clone();
+        if let Some(kept) = blocking(move || keep.account()).await? {
+            let credentials = serde_json::from_slice(&kept).map_err(AcmeError::Account)?;
+            return Ok(builder.from_credentials(credentials).await?);
+        }
+        let contact: Vec<_> = self.config.contact.as_deref().into_iter().collect();
+        let new = NewAccount {
+            contact: &contact,
+            // The configuration is refused otherwise.
+            terms_of_service_agreed: true,
+            only_return_existing: false,
         };
-        Ok(Self { account, keep: Arc::new(keep), store, tokens, proof })
-    }
-
-    /// The account.
-    pub fn account(&self) -> &Account {
-        &self.account
-    }
-
-    /// Serves what is kept for `name`, if there is anything.
-    pub fn serve_kept(&self, name: &CertificateName) -> Result<Option<Life>, AcmeError> {
-        let Some((key, life)) = self.keep.certificate(name)? else { return Ok(None) };
-        self.store.set_managed(name, key)?;
-        Ok(Some(life))
+        let directory = self.config.directory.clone();
+        let (account, credentials) =
+            builder.create(&new, directory, self.external.as_ref()).await?;
+        let credentials = serde_json::to_vec(&credentials).map_err(AcmeError::Account)?;
+        let keep = self.keep.clone();
+        blocking(move || keep.write_account(&credentials)).await?;
+        Ok(account)
     }
 
     /// Orders a certificate for `name`, keeps it and serves it.
-    pub async fn order(&self, name: &CertificateName) -> Result<Life, AcmeError> {
-        tokio::time::timeout(ORDER, self.order_once(name)).await.unwrap_or(Err(AcmeError::Timeout))
+    pub(crate) async fn order(
+        &self,
+        account: &Account,
+        name: &CertificateName,
+    ) -> Result<Life, AcmeError> {
+        in_time(async {
+            match self.order_of(account, name).await {
+                Err(error) if error.is(NONCE) => self.order_of(account, name).await,
+                done => done,
+            }
+        })
+        .await
     }
 
-    async fn order_once(&self, name: &CertificateName) -> Result<Life, AcmeError> {
+    async fn order_of(&self, account: &Account, name: &CertificateName) -> Result<Life, AcmeError> {
         let host = name.host().ok_or_else(|| KeepError::Wildcard(name.clone()))?;
         let identifiers = [Identifier::Dns(host.to_owned())];
-        let mut order = self.account.new_order(&NewOrder::new(&identifiers)).await?;
-        // Answered until the order is over, however it ends.
-        let mut answers = Vec::new();
-        let mut authorizations = order.authorizations();
-        while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization?;
-            match authorization.status {
-                AuthorizationStatus::Pending => {}
-                AuthorizationStatus::Valid => continue,
-                _ => return Err(AcmeError::NotProven(name.clone())),
-            }
-            let kind = match self.proof {
-                Proof::Http01 => ChallengeType::Http01,
-                Proof::TlsAlpn01 => ChallengeType::TlsAlpn01,
-            };
-            let mut challenge = authorization
-                .challenge(kind)
-                .ok_or_else(|| AcmeError::NoChallenge(self.proof, name.clone()))?;
-            answers.push(self.answer(name, host, &challenge)?);
-            challenge.set_ready().await?;
-        }
-        if order.poll_ready(&CA_WORKS).await? != OrderStatus::Ready {
-            return Err(AcmeError::NotProven(name.clone()));
-        }
-        drop(answers);
+        let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+        self.prove(&mut order, name, host).await?;
         let key = KeyPair::generate().map_err(make)?;
         let mut params = CertificateParams::new([host.to_owned()]).map_err(make)?;
         params.distinguished_name = DistinguishedName::new();
@@ -157,10 +146,50 @@ impl Orders {
         order.finalize_csr(request.der()).await?;
         let chain = order.poll_certificate(&CA_WORKS).await?;
         let (keep, kept) = (self.keep.clone(), name.clone());
-        let write = move || keep.write_certificate(&kept, &key.serialize_pem(), &chain);
-        let (key, life) = tokio::task::spawn_blocking(write).await.map_err(make)??;
-        self.store.set_managed(name, key)?;
-        Ok(life)
+        let key = key.serialize_pem();
+        let kept = blocking(move || keep.write_certificate(&kept, &key, &chain)).await?;
+        self.store.set_managed(name, kept.key)?;
+        Ok(kept.life)
+    }
+
+    /// Answers the CA until it has seen that `name` is served here.
+    async fn prove(
+        &self,
+        order: &mut Order,
+        name: &CertificateName,
+        host: &str,
+    ) -> Result<(), AcmeError> {
+        // Answered until this is over, however it ends.
+        let mut answers = Vec::new();
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            // One that was given for an earlier order may still hold.
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let kind = match self.config.proof {
+                Proof::Http01 => ChallengeType::Http01,
+                Proof::TlsAlpn01 => ChallengeType::TlsAlpn01,
+            };
+            let mut challenge = authorization
+                .challenge(kind)
+                .ok_or_else(|| AcmeError::NoChallenge(self.config.proof, name.clone()))?;
+            answers.push(self.answer(name, host, &challenge)?);
+            challenge.set_ready().await?;
+        }
+        let error = match order.poll_ready(&CA_WORKS).await {
+            Ok(OrderStatus::Ready) => return Ok(()),
+            Ok(_) => None,
+            // What it says of the authorization says more.
+            Err(instant_acme::Error::Api(problem)) => Some(problem),
+            Err(error) => return Err(error.into()),
+        };
+        match (refused(order).await, error) {
+            (Some(reason), _) => Err(AcmeError::NotProven(name.clone(), reason)),
+            (None, Some(problem)) => Err(instant_acme::Error::Api(problem).into()),
+            (None, None) => Err(AcmeError::NotProven(name.clone(), "it does not say why".into())),
+        }
     }
 
     fn answer(
@@ -170,7 +199,7 @@ impl Orders {
         challenge: &ChallengeHandle<'_>,
     ) -> Result<Answer, AcmeError> {
         let authorization = challenge.key_authorization();
-        if self.proof == Proof::Http01 {
+        if self.config.proof == Proof::Http01 {
             let token = self.tokens.answer(&challenge.token, authorization.as_str());
             return Ok(Answer::Http(token));
         }
@@ -187,46 +216,31 @@ impl Orders {
         self.store.set_challenge(name, certified)?;
         Ok(Answer::Tls(ChallengeGuard { store: self.store.clone(), name: name.clone() }))
     }
+}
 
-    /// Keeps certificates for `names` until `cancel`: serves those that are kept, orders those that
-    /// are missing, and renews each in time, one after the other. Tells `report` how each went.
-    pub async fn run(
-        &self,
-        names: Vec<CertificateName>,
-        cancel: CancellationToken,
-        mut report: impl FnMut(&CertificateName, Result<Life, AcmeError>),
-    ) {
-        let mut known = BTreeMap::new();
-        for name in names {
-            // What is kept and no good is replaced, like what is missing.
-            let life = self.serve_kept(&name).unwrap_or_else(|error| {
-                report(&name, Err(error));
-                None
-            });
-            known.insert(name, (life, Failures::default()));
+/// What a CA says against a challenge, if it says anything.
+async fn refused(order: &mut Order) -> Option<String> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization.ok()?;
+        let state = authorization.refresh().await.ok()?;
+        let mut errors = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+        if let Some(error) = errors.next() {
+            return Some(error.to_string());
         }
-        let work = async {
-            loop {
-                let mut wait = Duration::from_secs(3600);
-                for (name, (life, failures)) in &mut known {
-                    if let Step::Wait(step) = next(name, *life, *failures, SystemTime::now()) {
-                        wait = wait.min(step);
-                        continue;
-                    }
-                    let result = self.order(name).await;
-                    match &result {
-                        Ok(new) => (*life, *failures) = (Some(*new), Failures::default()),
-                        Err(_) => *failures = failures.and(SystemTime::now()),
-                    }
-                    report(name, result);
-                    wait = Duration::ZERO;
-                }
-                // Never in a circle, even if a CA signs what has expired already.
-                tokio::time::sleep(wait.max(Duration::from_secs(1))).await;
-            }
-        };
-        cancel.run_until_cancelled(work).await;
     }
+    None
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, AcmeError>>) -> Result<T, AcmeError> {
+    tokio::time::timeout(ORDER, work).await.unwrap_or(Err(AcmeError::Timeout))
+}
+
+/// Where files are read and written: away from other tasks.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, KeepError> + Send + 'static,
+) -> Result<T, AcmeError> {
+    Ok(tokio::task::spawn_blocking(work).await.map_err(make)??)
 }
 
 fn make(error: impl std::fmt::Display) -> AcmeError {

@@ -1,5 +1,6 @@
 //! When a certificate is ordered.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
@@ -23,51 +24,135 @@ pub struct Life {
 
 /// The orders that failed since the last that did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Failures {
+pub(crate) struct Failures {
     /// How many.
-    pub count: u32,
+    pub(crate) count: u32,
     /// When the last one did; none if none has.
-    pub last: Option<SystemTime>,
+    pub(crate) last: Option<SystemTime>,
 }
 
 impl Failures {
     /// With one more, at `now`.
     #[must_use]
-    pub fn and(self, now: SystemTime) -> Self {
+    pub(crate) fn and(self, now: SystemTime) -> Self {
         Self { count: self.count.saturating_add(1), last: Some(now) }
+    }
+
+    /// How long until the next try; none if it is due. `place` is from 0 to 1.
+    pub(crate) fn wait(self, place: f64, now: SystemTime) -> Option<Duration> {
+        // A clock that was set back makes nobody wait for longer.
+        let since = now.duration_since(self.last?).ok()?;
+        backoff(self.count, place).checked_sub(since).filter(|left| !left.is_zero())
+    }
+}
+
+/// How many orders run at once, which bounds what a slow CA and a crowd of new names hold here.
+/// Public CAs allow no more than a few orders a minute in the long run.
+pub(crate) const AT_ONCE: usize = 4;
+/// How long nothing is looked at, at most: clocks are set.
+const LOOK: Duration = Duration::from_secs(3600);
+
+/// All names, and what there is to be done for them.
+#[derive(Debug, Default)]
+pub(crate) struct Agenda {
+    names: BTreeMap<CertificateName, Item>,
+    running: usize,
+}
+
+#[derive(Debug)]
+struct Item {
+    place: f64,
+    life: Option<Life>,
+    failures: Failures,
+    running: bool,
+}
+
+impl Agenda {
+    /// Adds a name, with the life of its certificate if it has a good one.
+    pub(crate) fn add(&mut self, name: CertificateName, life: Option<Life>) {
+        let item =
+            Item { place: place(&name), life, failures: Failures::default(), running: false };
+        self.names.insert(name, item);
+    }
+
+    /// How long until there is something to be done; zero if it is now. While as many orders run as
+    /// may, the end of one of them comes first.
+    pub(crate) fn wait(&self, now: SystemTime) -> Duration {
+        if self.running >= AT_ONCE {
+            return LOOK;
+        }
+        let steps = self.names.values().filter(|item| !item.running).map(|item| {
+            match next(item.place, item.life, item.failures, now) {
+                Step::Order => Duration::ZERO,
+                Step::Wait(wait) => wait,
+            }
+        });
+        steps.min().map_or(LOOK, |wait| wait.min(LOOK))
+    }
+
+    /// The names whose orders begin now. Those that failed least come first, so that no name is
+    /// kept waiting by others that never succeed.
+    pub(crate) fn begin(&mut self, now: SystemTime) -> Vec<CertificateName> {
+        let mut due: Vec<_> = self
+            .names
+            .iter_mut()
+            .filter(|(_, item)| {
+                !item.running && next(item.place, item.life, item.failures, now) == Step::Order
+            })
+            .collect();
+        due.sort_by_key(|(_, item)| item.failures.count);
+        due.truncate(AT_ONCE.saturating_sub(self.running));
+        self.running += due.len();
+        let begun = due.into_iter().map(|(name, item)| {
+            item.running = true;
+            name.clone()
+        });
+        begun.collect()
+    }
+
+    /// An order is over: `life` is that of the new certificate; none if it failed.
+    pub(crate) fn end(&mut self, name: &CertificateName, life: Option<Life>, now: SystemTime) {
+        let Some(item) = self.names.get_mut(name).filter(|item| item.running) else { return };
+        self.running -= 1;
+        item.running = false;
+        match life {
+            // Never in a circle, even if a CA signs what has expired already.
+            Some(_) if next(item.place, life, Failures::default(), now) == Step::Order => {
+                (item.life, item.failures) = (life, item.failures.and(now));
+            }
+            Some(_) => (item.life, item.failures) = (life, Failures::default()),
+            None => item.failures = item.failures.and(now),
+        }
     }
 }
 
 /// What there is to be done for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// A certificate is to be ordered now.
     Order,
     /// Nothing, for so long.
     Wait(Duration),
 }
 
-/// What there is to be done for `name`, whose certificate is good for `life`, if it has one.
+/// What there is to be done for a name, whose certificate is good for `life`, if it has one.
 ///
 /// A certificate is renewed after two thirds of its life, or up to a twelfth of it sooner: each name
-/// has its own place in that, always the same, so that many names do not all come at once.
-pub fn next(
-    name: &CertificateName,
-    life: Option<Life>,
-    failures: Failures,
-    now: SystemTime,
-) -> Step {
-    let place = place(name);
+/// has its own `place` in that, from 0 to 1 and always the same, so that many names do not all come
+/// at once.
+pub(crate) fn next(place: f64, life: Option<Life>, failures: Failures, now: SystemTime) -> Step {
     let due = life.map(|life| {
         let length = life.not_after.duration_since(life.not_before).unwrap_or_default();
         life.not_before.checked_add(length * 2 / 3 - (length / 12).mul_f64(place))
     });
-    let retry = failures.last.map(|last| last.checked_add(backoff(failures.count, place)));
-    let wait = |at: SystemTime| at.duration_since(now).ok().filter(|wait| !wait.is_zero());
-    match due.flatten().and_then(wait).max(retry.flatten().and_then(wait)) {
+    match due.flatten().and_then(|due| until(due, now)).max(failures.wait(place, now)) {
         Some(wait) => Step::Wait(wait),
         None => Step::Order,
     }
+}
+
+fn until(at: SystemTime, now: SystemTime) -> Option<Duration> {
+    at.duration_since(now).ok().filter(|wait| !wait.is_zero())
 }
 
 /// How long to wait after so many failures: doubling, and up to a quarter more.
@@ -100,14 +185,15 @@ mod tests {
 
     #[test]
     fn a_name_without_a_certificate_is_due_at_once() {
-        assert_eq!(next(&name("a"), None, Failures::default(), at(0)), Step::Order);
+        assert_eq!(next(place(&name("a")), None, Failures::default(), at(0)), Step::Order);
     }
 
     #[test]
     fn it_is_renewed_between_seven_twelfths_and_two_thirds() {
         let life = Some(Life { not_before: at(100), not_after: at(190) });
-        let step =
-            |name: &str, day| next(&name.parse().unwrap(), life, Failures::default(), at(day));
+        let step = |name: &str, day| {
+            next(place(&name.parse().unwrap()), life, Failures::default(), at(day))
+        };
         for i in 0..50 {
             let name = format!("{i}.example");
             assert!(matches!(step(&name, 152), Step::Wait(wait) if wait <= DAY * 8), "{name}");
@@ -134,15 +220,60 @@ mod tests {
                 within_the_hour += 1;
             }
             failures = failures.and(now);
-            let Step::Wait(wait) = next(&name("a"), None, failures, now) else {
+            let Step::Wait(wait) = next(place(&name("a")), None, failures, now) else {
                 panic!("at once after {failures:?}");
             };
             waits.push(wait);
             now += wait;
-            assert_eq!(next(&name("a"), None, failures, now), Step::Order);
+            assert_eq!(next(place(&name("a")), None, failures, now), Step::Order);
         }
+        // The clock was set back: it is not waited for.
+        assert_eq!(next(place(&name("a")), None, failures, at(0)), Step::Order);
         assert!((2..=4).contains(&within_the_hour), "{within_the_hour}");
         assert!(waits.is_sorted() && waits[11] <= LONGEST * 5 / 4, "{waits:?}");
+    }
+
+    #[test]
+    fn only_so_many_orders_run_and_a_failure_holds_up_nobody() {
+        let mut agenda = Agenda::default();
+        for i in 0..10 {
+            agenda.add(name(&format!("n{i}")), None);
+        }
+        let fresh = Life { not_before: at(1), not_after: at(91) };
+        agenda.add(name("fresh"), Some(fresh));
+        assert_eq!(agenda.wait(at(1)), Duration::ZERO);
+        let first = agenda.begin(at(1));
+        assert_eq!(first.len(), AT_ONCE);
+        assert_eq!((agenda.begin(at(1)).len(), agenda.wait(at(1))), (0, LOOK));
+        // All of the first fail; the others come before they are tried again.
+        for name in &first {
+            agenda.end(name, None, at(1));
+        }
+        let second = agenda.begin(at(2));
+        assert!(second.len() == AT_ONCE && second.iter().all(|name| !first.contains(name)));
+        agenda.end(&second[0], Some(Life { not_before: at(2), not_after: at(92) }), at(2));
+        // Twice over, or of nobody: nothing.
+        agenda.end(&second[0], None, at(2));
+        agenda.end(&name("nobody"), None, at(2));
+        assert_eq!(agenda.begin(at(2)).len(), 1);
+        for name in &second[1..] {
+            agenda.end(name, None, at(2));
+        }
+        // One that was never tried, then those that failed.
+        let third = agenda.begin(at(3));
+        assert_eq!(third[0], name("n9"));
+        assert!(third.len() == 3 && !third.contains(&second[0]), "{third:?}");
+        assert_eq!(Agenda::default().wait(at(0)), LOOK);
+    }
+
+    #[test]
+    fn a_certificate_that_has_expired_already_is_not_ordered_in_a_circle() {
+        let mut agenda = Agenda::default();
+        agenda.add(name("a"), None);
+        let names = agenda.begin(at(100));
+        agenda.end(&names[0], Some(Life { not_before: at(1), not_after: at(9) }), at(100));
+        assert!(agenda.begin(at(100)).is_empty());
+        assert!(agenda.wait(at(100)) >= FIRST);
     }
 
     proptest! {
@@ -151,7 +282,7 @@ mod tests {
             let at = |s: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(s >> 2);
             let life = Life { not_before: at(a), not_after: at(b) };
             let failures = Failures { count, last: Some(at(c)) };
-            next(&name("a"), Some(life), failures, at(now));
+            next(place(&name("a")), Some(life), failures, at(now));
         }
     }
 }

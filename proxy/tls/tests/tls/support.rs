@@ -4,16 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, SignatureAlgorithm,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    PKCS_ECDSA_P256_SHA256, SignatureAlgorithm,
 };
 use rouse_tls::{Accepted, CertificateFiles, Config, Facts, HandshakeError, Tls, load};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{self, CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{
-    CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, ServerName, UnixTime,
-};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{
@@ -88,10 +86,10 @@ impl World {
     }
 
     /// The certificate that a request (in DER) is for.
-    pub(crate) fn sign(&self, request: &[u8]) -> String {
-        let request = CertificateSigningRequestDer::from(request.to_vec());
-        let mut request = CertificateSigningRequestParams::from_der(&request).unwrap();
-        let now = std::time::SystemTime::now();
+    #[cfg(feature = "acme")]
+    pub(crate) fn sign(&self, request: &[u8], now: std::time::SystemTime) -> String {
+        let request = rustls::pki_types::CertificateSigningRequestDer::from(request.to_vec());
+        let mut request = rcgen::CertificateSigningRequestParams::from_der(&request).unwrap();
         request.params.not_before = now.into();
         request.params.not_after = (now + std::time::Duration::from_secs(90 * 86_400)).into();
         request.signed_by(&self.ca).unwrap().pem()
