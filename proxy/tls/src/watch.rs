@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificate::{LoadError, LoadFault, at};
 use crate::config::Config;
 use crate::store::{Reload, Store};
 
@@ -40,17 +41,37 @@ pub async fn watch(
 ) -> Result<(), WatchError> {
     let changed = Arc::new(Notify::new());
     // It watches as long as it lives.
-    let _watcher = begin(store.config(), changed.clone())?;
+    let mut watcher = begin(store.config(), changed.clone())?;
     // What changed between the store's loading and now was not seen.
     changed.notify_one();
     while cancel.run_until_cancelled(settled(&changed)).await.is_some() {
-        let store = store.clone();
+        let (store, changed) = (store.clone(), changed.clone());
+        let again = move || {
+            // What is watched is a directory, not its name, and that may lead to another one by
+            // now. Before the reading, so that nothing changes unseen.
+            let watcher = begin(store.config(), changed);
+            (watcher, store.reload())
+        };
         // Only a panic or the end of the runtime leaves it without a result.
-        if let Ok(result) = tokio::task::spawn_blocking(move || store.reload()).await {
-            reloaded(result);
+        let Ok((again, mut reload)) = tokio::task::spawn_blocking(again).await else { continue };
+        match again {
+            Ok(again) => watcher = again,
+            // What is left is watched on, and what is above it too: it will be seen to come back.
+            Err(error) => reload.errors.extend(error.told_by(&reload)),
         }
+        reloaded(reload);
     }
+    drop(watcher);
     Ok(())
+}
+
+impl WatchError {
+    /// The same as an error of a reload, unless that has one of this directory already: one that is
+    /// gone can be neither watched nor read.
+    fn told_by(self, reload: &Reload) -> Option<LoadError> {
+        let told = reload.errors.iter().any(|error| error.file == self.path);
+        (!told).then(|| at(&self.path)(LoadFault::Unwatched(self.error.to_string())))
+    }
 }
 
 /// Waits for a change, and then for stillness.
@@ -82,9 +103,12 @@ fn begin(config: &Config, changed: Arc<Notify>) -> Result<notify::RecommendedWat
         watcher.watch(directory, RecursiveMode::Recursive).map_err(at(directory))?;
     }
     let files = config.certificates.iter().flat_map(|files| [&files.cert, &files.key]);
-    // A file is replaced by a rename, which only its directory sees.
-    let parents: BTreeSet<_> =
-        files.chain(&config.client_ca).filter_map(|file| file.parent()).collect();
+    // A file is replaced by a rename, which only its directory sees; and so is a directory.
+    let parents: BTreeSet<_> = files
+        .chain(&config.client_ca)
+        .chain(&config.directory)
+        .filter_map(|file| file.parent())
+        .collect();
     for parent in parents {
         // Watching a part of what is watched already would make it less.
         if config.directory.as_ref().is_none_or(|directory| !parent.starts_with(directory)) {

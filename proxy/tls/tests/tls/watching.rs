@@ -48,6 +48,50 @@ async fn what_changes_is_served_and_what_breaks_is_told() {
 }
 
 #[tokio::test]
+async fn a_directory_that_is_replaced_is_watched_on() {
+    let world = World::new();
+    let (a, b) = (world.pair(&["a.example"]), world.pair(&["b.example"]));
+    world.drop_in("a", &a);
+    let config = Config { directory: Some(world.path("certs.d")), ..Config::default() };
+    let (tls, client) = (tls(&config), Client::default().make());
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let cancel = CancellationToken::new();
+    let watching = watch(tls.store().clone(), cancel.clone(), move |reload| {
+        let _ = tell.send(reload);
+    });
+    let acts = async {
+        let mut until = async |what: fn(&rouse_tls::Reload) -> bool| {
+            let mut next = async || told.recv().await.unwrap();
+            let found = async { while !what(&next().await) {} };
+            tokio::time::timeout(Duration::from_secs(20), found).await.unwrap();
+        };
+        let served = async |name| meet(&tls, &client, name).await.client.ok();
+        until(|_| true).await;
+        for round in 0..3 {
+            // Another takes its place, by a rename.
+            std::fs::rename(world.path("certs.d"), world.path(&format!("old{round}"))).unwrap();
+            std::fs::create_dir_all(world.path("certs.d")).unwrap();
+            until(|reload| reload.removed == 1 && reload.errors.is_empty()).await;
+            assert_eq!(served("a.example").await, None);
+            // What is put into that one is seen too, though long after.
+            world.drop_in("a", &a);
+            until(|reload| reload.changed == 1 && reload.errors.is_empty()).await;
+            assert_eq!(served("a.example").await, Some(a.der()));
+        }
+        // It is gone for a while: that is told once a look, and what was is served.
+        std::fs::remove_dir_all(world.path("certs.d")).unwrap();
+        until(|reload| reload.errors.len() == 1).await;
+        assert_eq!(served("a.example").await, Some(a.der()));
+        world.drop_in("b", &b);
+        until(|reload| reload.errors.is_empty() && reload.removed == 1).await;
+        assert_eq!((served("a.example").await, served("b.example").await), (None, Some(b.der())));
+        cancel.cancel();
+    };
+    let (watched, ()) = tokio::join!(watching, acts);
+    watched.unwrap();
+}
+
+#[tokio::test]
 async fn what_is_not_there_can_not_be_watched() {
     let world = World::new();
     let config = Config { directory: Some(world.path("none")), ..world.config(&["a.example"]) };
