@@ -467,7 +467,12 @@ mod tests {
             let view = AppView {
                 id: "a".parse().unwrap(),
                 hosts: vec![],
-                policy: Policy { idle_ms: 0, hold_deadline_ms: 0, gate_path: "/".into() },
+                policy: Policy {
+                    idle_ms: 0,
+                    hold_deadline_ms: 0,
+                    gate_path: "/".into(),
+                    ..Policy::default()
+                },
                 generation: Generation(1),
                 since_unix_ms: 0,
                 state,

@@ -148,7 +148,7 @@ impl App {
     ) -> Self {
         let generation = Generation(0);
         let ready = Ready { endpoint: address, generation, outcome: Outcome::Awake, key: None };
-        let policy = Policy { idle_ms: 0, hold_deadline_ms: 0, gate_path: String::new() };
+        let policy = Policy::default();
         let upstream = dialer.upstream(&id, address, generation);
         let app =
             Self::new(id, hosts, policy, Known { state: AppState::Awake(ready), generation }, now);

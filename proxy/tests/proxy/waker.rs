@@ -76,6 +76,7 @@ impl StandIn {
                 idle_ms: 0,
                 hold_deadline_ms: 25_000,
                 gate_path: DEFAULT_GATE_PATH.to_owned(),
+                ..Policy::default()
             },
             state: AppState::Asleep,
         };

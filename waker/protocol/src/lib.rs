@@ -2,7 +2,7 @@
 //!
 //! - [`app`]: app ids, host names and generations, parsed once and then trusted.
 //! - [`signature`]: the agent's signed word about its app, the only thing that counts as *down*.
-//! - [`wake`], [`watch`] and [`status`]: messages on the waker's socket (HTTP/1.1, one JSON object a line).
+//! - [`wake`], `watch` and `status` (feature `watch`): messages on the waker's socket (HTTP/1.1, one JSON object a line).
 //! - [`control`]: messages between the waker and the agent in the guest.
 //! - `client` (feature `client`): a small async client of the waker's socket.
 #![forbid(unsafe_code)]
@@ -13,8 +13,10 @@ pub mod client;
 pub mod control;
 pub mod problem;
 pub mod signature;
+#[cfg(feature = "watch")]
 pub mod status;
 pub mod wake;
+#[cfg(feature = "watch")]
 pub mod watch;
 
 /// The longest line, in bytes, that either end of any of our line protocols accepts.

@@ -3,6 +3,7 @@
 //! A watch first tells every app, then `synced`, then each change. Named (`?as=NAME`) it is a
 //! proxy's, and as long as it stands no app sleeps without that proxy's agreement.
 
+use rouse_policy::Policies;
 use serde::{Deserialize, Serialize};
 
 use crate::app::{AppId, Generation, Host};
@@ -72,7 +73,7 @@ impl AppState {
 }
 
 /// What a proxy needs to know of how to treat an app's visitors.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// How long nobody may come before the app sleeps, in milliseconds; 0: never.
     pub idle_ms: u64,
@@ -80,6 +81,13 @@ pub struct Policy {
     pub hold_deadline_ms: u64,
     /// What the gate asks for.
     pub gate_path: String,
+    /// Who may wake it, what is answered meanwhile, how they wait.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub policies: Policies,
+}
+
+fn is_default(policies: &Policies) -> bool {
+    *policies == Policies::default()
 }
 
 /// One app as the waker knows it.
@@ -129,6 +137,14 @@ mod tests {
     use crate::wake::Outcome;
 
     #[test]
+    fn policies_that_are_not_told_are_the_default() {
+        let json = r#"{"idle_ms":1,"hold_deadline_ms":2,"gate_path":"/"}"#;
+        let policy: Policy = serde_json::from_str(json).unwrap();
+        assert_eq!(policy.policies, Policies::default());
+        assert_eq!(serde_json::to_string(&policy).unwrap(), json);
+    }
+
+    #[test]
     fn every_state_survives_the_line() {
         let ready = Ready {
             endpoint: "127.0.0.1:4000".parse().unwrap(),
@@ -149,7 +165,12 @@ mod tests {
             let event = WatchEvent::App(AppView {
                 id: "a".parse().unwrap(),
                 hosts: vec![Host::parse("a.example").unwrap()],
-                policy: Policy { idle_ms: 1, hold_deadline_ms: 2, gate_path: "/".into() },
+                policy: Policy {
+                    idle_ms: 1,
+                    hold_deadline_ms: 2,
+                    gate_path: "/".into(),
+                    ..Policy::default()
+                },
                 generation: Generation(8),
                 since_unix_ms: 3,
                 state,

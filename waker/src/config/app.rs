@@ -257,11 +257,17 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
         let hook = |argv| Hook::new(argv, timeout).map(Some);
         t.optional_as("hook", None, hook)
     });
+    let policies = rouse_policy::config::read(file, base);
     let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     Some(AppConfig {
         id: id?,
         hosts: hosts?,
-        policy: Policy { idle_ms: ms(idle), hold_deadline_ms: ms(hold_deadline), gate_path },
+        policy: Policy {
+            idle_ms: ms(idle),
+            hold_deadline_ms: ms(hold_deadline),
+            gate_path,
+            policies,
+        },
         machine: Arc::new(machine?),
         paused,
         after_crash,
@@ -376,6 +382,54 @@ mod tests {
         }
         assert!(said[1].contains("host `a.example` is taken by "), "{}", said[1]);
         assert!(said[2].contains("d.toml:1: "), "{}", said[2]);
+    }
+
+    const EXAMPLE: &str = include_str!("../../../conf/apps.d/hello.toml");
+
+    #[test]
+    fn the_example_shows_the_defaults_of_policies() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "hello.toml", EXAMPLE);
+        let files = read_apps(dir.path()).unwrap();
+        assert!(files.refused.is_empty(), "{:?}", files.refused);
+        let app = &files.apps[&"hello".parse().unwrap()];
+        assert_eq!(app.policy.policies, rouse_policy::Policies::default());
+    }
+
+    #[test]
+    fn what_the_example_leaves_out_of_policies_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("icon.png", "x"), ("waiting.html", "<p>wait</p>")] {
+            write(dir.path(), name, text);
+        }
+        let at = EXAMPLE.find("[wake]").unwrap();
+        let policies = EXAMPLE[at..]
+            .replace("\"any\"", "\"required\"")
+            .replace("\"hold\"", "\"allow\"")
+            .replace("favicon = false", "")
+            .replace("# robots_file", "## robots_file")
+            .replace("\n# ", "\n");
+        write(dir.path(), "hello.toml", &format!("{}{policies}", &EXAMPLE[..at]));
+        let files = read_apps(dir.path()).unwrap();
+        assert!(files.refused.is_empty(), "{:?}", files.refused);
+        let policies = &files.apps[&"hello".parse().unwrap()].policy.policies;
+        let wake = policies.wake.as_ref().unwrap();
+        assert_eq!((wake.replies.len(), wake.who.credentials.len()), (1, 2));
+        assert_eq!((wake.schedule.awake.len(), wake.schedule.prewarm.len()), (1, 1));
+        assert!(wake.cors.is_some() && wake.budget.is_some() && wake.per_address.is_some());
+        assert!(policies.waiting.as_ref().unwrap().page.is_some());
+    }
+
+    #[test]
+    fn mistakes_in_policies_come_with_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "id = 'a'\nhosts = []\n[vm]\nkernel = 'k'\n[wake]\nmethods = ['get']\n\
+                    [waiting]\nretry_seconds = 0\n";
+        write(dir.path(), "a.toml", text);
+        let said = read_apps(dir.path()).unwrap().refused[0].to_string();
+        for expected in ["a.toml:2: ", "a.toml:6: `wake.methods`: ", "a.toml:8: `waiting.retry_"] {
+            assert!(said.contains(expected), "{expected} is not in\n{said}");
+        }
     }
 
     #[test]

@@ -79,7 +79,12 @@ impl Sim {
         let view = AppView {
             id: id(),
             hosts: vec![host()],
-            policy: Policy { idle_ms: 0, hold_deadline_ms: 25_000, gate_path: "/gate".to_owned() },
+            policy: Policy {
+                idle_ms: 0,
+                hold_deadline_ms: 25_000,
+                gate_path: "/gate".to_owned(),
+                ..Policy::default()
+            },
             generation: Generation(0),
             since_unix_ms: 0,
             state: AppState::Asleep,

@@ -23,7 +23,7 @@ fn ready(generation: u64) -> Ready {
 }
 
 fn policy() -> Policy {
-    Policy { idle_ms: 0, hold_deadline_ms: 1_000, gate_path: "/".to_owned() }
+    Policy { idle_ms: 0, hold_deadline_ms: 1_000, gate_path: "/".to_owned(), ..Policy::default() }
 }
 
 fn app() -> Arc<App> {

@@ -135,7 +135,7 @@ mod tests {
             view: AppView {
                 id: id.parse().unwrap(),
                 hosts: vec![],
-                policy: Policy { idle_ms: 0, hold_deadline_ms: 0, gate_path: "/".into() },
+                policy: Policy { idle_ms: 0, hold_deadline_ms: 0, gate_path: "/".into(), ..Policy::default() },
                 generation: Generation(7),
                 since_unix_ms: NOW - 180_000,
                 state,

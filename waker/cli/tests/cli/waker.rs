@@ -162,7 +162,7 @@ pub(crate) fn view(state: AppState) -> AppView {
     AppView {
         id: "hello".parse().unwrap(),
         hosts: vec!["hello.test".to_owned().try_into().unwrap()],
-        policy: Policy { idle_ms: 1, hold_deadline_ms: 2, gate_path: "/".into() },
+        policy: Policy { idle_ms: 1, hold_deadline_ms: 2, gate_path: "/".into(), ..Policy::default() },
         generation: Generation(7),
         since_unix_ms: 1_796_085_123_456,
         state,
