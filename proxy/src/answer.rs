@@ -9,6 +9,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use rouse_downstream::Insane;
 use rouse_gate::Refusal;
+use rouse_policy::Denied;
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::signature::ERROR_HEADER;
 use rouse_protocol::wake::FailureCode;
@@ -126,6 +127,15 @@ impl Answer {
                 "The site takes long to start",
                 "The site is starting and was not ready in time. It may well be the next time.",
             ),
+            Refusal::Denied(denied) => {
+                Self::new(denied.status(), denied.code(), denied.title(), denied_detail(denied))
+            }
+            Refusal::Waiting => Self::new(
+                UNAVAILABLE,
+                "waiting",
+                "The site is starting",
+                "The site was asleep and takes a moment. It may well be ready the next time.",
+            ),
             Refusal::Full => Self::new(
                 UNAVAILABLE,
                 "full",
@@ -231,6 +241,23 @@ impl Answer {
     }
 }
 
+fn denied_detail(denied: &Denied) -> &'static str {
+    match denied {
+        Denied::Method => "The site is asleep, and a request with this method does not wake it.",
+        Denied::Path => "The site is asleep, and a request for this address does not wake it.",
+        Denied::UserAgent => "The site is asleep, and requests of this program do not wake it.",
+        Denied::Unauthenticated => {
+            "The site is asleep, and a request without credentials does not wake it."
+        }
+        Denied::AppBudget { .. } => {
+            "The site is asleep, and has been started as often as it may be for now."
+        }
+        Denied::AddressBudget { .. } => {
+            "The site is asleep, and has been started from your address as often as it may be for now."
+        }
+    }
+}
+
 async fn drain(session: &mut ServerSession) {
     // A client that waits for `100 Continue` has nothing under way.
     if session.is_body_done() || session.get_header(header::EXPECT).is_some() {
@@ -320,9 +347,22 @@ mod tests {
     fn refusals_are_told_apart() {
         let failure = |code| WakeFailure { code, detail: "x".into(), retry_after_ms: Some(1_500) };
         let text = String::new;
+        let retry_after = Duration::from_secs(7);
         let table = [
             (Refusal::Deadline, 503, "deadline", Some(5)),
             (Refusal::Full, 503, "full", Some(5)),
+            (Refusal::Waiting, 503, "waiting", Some(1)),
+            (Refusal::Denied(Denied::Method), 403, "wake-method", None),
+            (Refusal::Denied(Denied::Path), 403, "wake-path", None),
+            (Refusal::Denied(Denied::UserAgent), 503, "wake-user-agent", None),
+            (Refusal::Denied(Denied::Unauthenticated), 403, "wake-unauthenticated", None),
+            (Refusal::Denied(Denied::AppBudget { retry_after }), 503, "wake-budget", Some(7)),
+            (
+                Refusal::Denied(Denied::AddressBudget { retry_after }),
+                429,
+                "wake-address-budget",
+                Some(7),
+            ),
             (Refusal::Stopping, 503, "stopping", Some(1)),
             (Refusal::WakerUnreachable(text()), 503, "waker-unreachable", Some(1)),
             (Refusal::Parked(text()), 503, "parked", None),

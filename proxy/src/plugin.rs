@@ -1,12 +1,13 @@
 //! The plugin: one method for each `ProxyHttp` hook that takes part in holding.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HOST, HeaderName};
+use http::request::Parts;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
@@ -15,6 +16,7 @@ use pingora_proxy::{FailToProxy, Session};
 use rouse_downstream::Insane;
 use rouse_gate::verdict::signed;
 use rouse_gate::{Gate, Limits, Observer, Refusal, Settings, Visitor, Waker};
+use rouse_policy::Request;
 use rouse_protocol::app::{AppId, Host};
 use rouse_protocol::client::Client;
 use rouse_protocol::signature::{self, AGENT_HEADER, AgentState, NONCE_HEADER, WAKE_HEADER};
@@ -230,10 +232,11 @@ impl Rouse {
 
     async fn hold(&self, session: &mut Session, visitor: &mut Visitor) -> Result<(), Refusal> {
         let gate = &self.inner.gate;
+        let asker = visitor.asker(&request_of(session), client_ip(session));
         let socket = session.digest().and_then(|digest| digest.socket_digest.clone());
         if let Some(closed) = session.watch_h2_stream_close() {
             let gone = async { drop(closed.await) };
-            return gate.hold(visitor, gone).await;
+            return gate.hold(visitor, asker, gone).await;
         }
         // Looking at the socket's state takes nothing from it: neither a body nor a next request.
         let gone = async {
@@ -245,7 +248,7 @@ impl Rouse {
                 }
             }
         };
-        gate.hold(visitor, gone).await
+        gate.hold(visitor, asker, gone).await
     }
 
     /// In `upstream_request_filter`: takes our headers off what the client sent, and puts on what
@@ -424,6 +427,17 @@ fn refuse<T>(slot: &mut Option<Answer>, answer: Answer) -> Result<T> {
     let error = Error::explain(REFUSED, answer.code);
     *slot = Some(answer);
     Err(error.into_in())
+}
+
+/// Whose budget of wakes it is.
+fn client_ip(session: &Session) -> Option<IpAddr> {
+    session.client_addr().and_then(|addr| addr.as_inet()).map(|addr| addr.ip())
+}
+
+/// What a policy looks at.
+fn request_of(session: &Session) -> Request<'_> {
+    let parts: &Parts = session.req_header();
+    Request::from(parts)
 }
 
 fn is_signed_down(response: &ResponseHeader, visitor: &Visitor, nonce: &str) -> bool {

@@ -8,12 +8,13 @@
 
 mod said;
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use rouse_policy::{Budgets, Denied, Rate, WakePolicy};
 use rouse_protocol::app::{AppId, Generation, Host};
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{Outcome, Ready};
@@ -41,6 +42,10 @@ pub struct App {
     pub(crate) telling: Telling,
     hosts: ArcSwap<Vec<Host>>,
     policy: ArcSwap<Policy>,
+    /// It has a policy of waking: for those who need not look at it otherwise.
+    has_wake_policy: AtomicBool,
+    /// What is left of its wakes.
+    budgets: Budgets,
     known: watch::Sender<Known>,
 }
 
@@ -133,6 +138,8 @@ impl App {
             holds: AtomicUsize::new(0),
             telling: Telling::default(),
             hosts: ArcSwap::from_pointee(hosts),
+            has_wake_policy: AtomicBool::new(policy.policies.wake.is_some()),
+            budgets: full_budgets(&policy, now),
             policy: ArcSwap::from_pointee(policy),
             known: watch::Sender::new(known),
         }
@@ -190,15 +197,32 @@ impl App {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins those who wait. Exactly one ticket of each attempt says `start`.
-    pub(crate) fn join(&self) -> Ticket {
+    pub(crate) fn wake_policy(&self) -> Option<Arc<WakePolicy>> {
+        if !self.has_wake_policy.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.policy.load().policies.wake.clone()
+    }
+
+    /// Joins those who wait. Exactly one ticket of each attempt says `start`, and only for that one
+    /// is a wake charged to `address`: who can't pay leaves the gate as it is.
+    pub(crate) fn join(&self, address: Option<IpAddr>, now: Instant) -> Result<Ticket, Denied> {
         let mut inner = self.lock();
         let start = matches!(inner.gate, State::Closed);
         if start {
+            self.charge(address, now)?;
             inner.attempts += 1;
             inner.gate = State::Waking(inner.attempts);
         }
-        Ticket { era: inner.era.clone(), attempt: inner.attempts, start }
+        Ok(Ticket { era: inner.era.clone(), attempt: inner.attempts, start })
+    }
+
+    /// A VM that runs is not woken, only this proxy does not know it yet.
+    fn charge(&self, address: Option<IpAddr>, now: Instant) -> Result<(), Denied> {
+        if self.wake_policy().is_none() || self.known.borrow().state.ready().is_some() {
+            return Ok(());
+        }
+        self.budgets.charge(address, now.into_std())
     }
 
     /// What is open, if it is what `era` waited for.
@@ -315,6 +339,16 @@ impl App {
     pub(crate) fn waking(&self) -> bool {
         matches!(self.lock().gate, State::Waking(_))
     }
+}
+
+fn rates(policy: &Policy) -> (Option<Rate>, Option<Rate>) {
+    let wake = policy.policies.wake.as_ref();
+    wake.map_or((None, None), |wake| (wake.budget, wake.per_address))
+}
+
+fn full_budgets(policy: &Policy, now: Instant) -> Budgets {
+    let (app, per_address) = rates(policy);
+    Budgets::new(app, per_address, now.into_std())
 }
 
 impl Inner {

@@ -1,14 +1,16 @@
 //! Holding one visitor. Every hold ends: let through, deadline, gone, full, parked, failed, stopping.
 
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rouse_protocol::watch::AppState;
+use rouse_protocol::watch::{AppState, Policy};
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::asker::Asker;
 use crate::gate::Gate;
 use crate::observer::HoldEnd;
 use crate::refusal::Refusal;
@@ -18,24 +20,29 @@ use crate::wake;
 impl Gate {
     /// Holds a visitor until its app serves. `gone` resolves when the visitor has left.
     ///
+    /// Who may not wake the app is not held either while another's wake runs, so that what becomes
+    /// of a request never depends on who came just before. An app whose VM is awake, where only this
+    /// proxy's gate is not open, is for everybody. The wake that it starts is charged to it.
+    ///
     /// The wake that it starts or joins is not its own: it goes on if this future is dropped.
     pub async fn hold(
         self: &Arc<Self>,
         visitor: &mut Visitor,
+        asker: Asker,
         gone: impl Future<Output = ()> + Send,
     ) -> Result<(), Refusal> {
         let app = visitor.app().clone();
         let mut slot = Slot { gate: self, app: &app, end: HoldEnd::Gone, counted: false };
-        let result = match slot.admit() {
+        let result = match slot.admit(&asker) {
             Ok(()) => {
                 let began = Instant::now();
-                let deadline = Duration::from_millis(app.policy().hold_deadline_ms);
-                let deadline = began + deadline.saturating_sub(visitor.held);
+                let (until, end) = patience(&app.policy(), &asker);
+                let until = began + until.saturating_sub(visitor.held);
                 let result = tokio::select! {
                     biased;
-                    result = self.queue(visitor) => result,
+                    result = self.queue(visitor, asker.address) => result,
                     () = gone => Err(Refusal::Gone),
-                    () = tokio::time::sleep_until(deadline) => Err(Refusal::Deadline),
+                    () = tokio::time::sleep_until(until) => Err(end),
                     () = self.stopping.cancelled() => Err(Refusal::Stopping),
                 };
                 visitor.held += began.elapsed();
@@ -47,10 +54,14 @@ impl Gate {
         result
     }
 
-    async fn queue(self: &Arc<Self>, visitor: &mut Visitor) -> Result<(), Refusal> {
+    async fn queue(
+        self: &Arc<Self>,
+        visitor: &mut Visitor,
+        address: Option<IpAddr>,
+    ) -> Result<(), Refusal> {
         let app = visitor.app().clone();
         loop {
-            let ticket = app.join();
+            let ticket = app.join(address, Instant::now()).map_err(Refusal::Denied)?;
             if ticket.start {
                 visitor.start();
                 self.spawn(wake::run(self.clone(), app.clone(), ticket.attempt));
@@ -73,6 +84,15 @@ impl Gate {
     }
 }
 
+/// How long a visitor is held over all its holds, and what ends it then.
+fn patience(policy: &Policy, asker: &Asker) -> (Duration, Refusal) {
+    let deadline = Duration::from_millis(policy.hold_deadline_ms);
+    match asker.page_after {
+        Some(page) if page < deadline => (page, Refusal::Waiting),
+        _ => (deadline, Refusal::Deadline),
+    }
+}
+
 /// A hold's place in the counts, whatever becomes of its future.
 struct Slot<'a> {
     gate: &'a Gate,
@@ -82,7 +102,7 @@ struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    fn admit(&mut self) -> Result<(), Refusal> {
+    fn admit(&mut self, asker: &Asker) -> Result<(), Refusal> {
         if self.gate.stopping.is_cancelled() {
             return Err(Refusal::Stopping);
         }
@@ -91,6 +111,11 @@ impl Slot<'_> {
             && self.gate.connected()
         {
             return Err(Refusal::Parked(detail));
+        }
+        if let Some(denied) = asker.denied
+            && !matches!(self.app.known().state, AppState::Awake(_))
+        {
+            return Err(Refusal::Denied(denied));
         }
         let (gate, limits) = (self.gate, self.gate.limits);
         if !take(&self.app.holds, limits.holds_per_app) {

@@ -5,7 +5,8 @@
 //! [`Prober`] and pooled connections through [`Dialer`]. A proxy does three things:
 //!
 //! 1. [`Gate::enter`] gives the [`Visitor`] of a host, or says that nobody serves it.
-//! 2. [`Visitor::enter_open`] costs next to nothing while the app is awake; else [`Gate::hold`] waits for it.
+//! 2. [`Visitor::enter_open`] costs next to nothing while the app is awake; else [`Gate::hold`] waits for it,
+//!    unless [the app's policy](Visitor::asker) says otherwise.
 //! 3. [`Gate::answered`] when the response header comes; dropping the visitor ends its stay.
 //!
 //! | module | decides, without I/O |
@@ -21,6 +22,7 @@
 pub mod activity;
 mod app;
 mod early;
+mod asker;
 mod gate;
 mod hold;
 mod idle;
@@ -40,6 +42,7 @@ mod visitor;
 mod wake;
 
 pub use app::{App, Open, Status};
+pub use asker::Asker;
 pub use gate::{Gate, Limits, Settings};
 pub use observer::{HoldEnd, Observer, TellEnd, WakeEnd};
 pub use outside::{Dialer, Events, Probe, Prober, Upstream, Waker};

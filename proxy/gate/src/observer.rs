@@ -12,6 +12,10 @@ pub enum HoldEnd {
     Forwarded,
     /// Its deadline came.
     Deadline,
+    /// It may not wake the app.
+    Denied,
+    /// It was shown the waiting page, and comes again.
+    Waiting,
     /// There was no room.
     Full,
     /// It left.
@@ -28,9 +32,11 @@ pub enum HoldEnd {
 
 impl HoldEnd {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Forwarded,
         Self::Deadline,
+        Self::Denied,
+        Self::Waiting,
         Self::Full,
         Self::Gone,
         Self::Parked,
@@ -44,6 +50,8 @@ impl HoldEnd {
         match self {
             Self::Forwarded => "forwarded",
             Self::Deadline => "deadline",
+            Self::Denied => "denied",
+            Self::Waiting => "waiting",
             Self::Full => "full",
             Self::Gone => "gone",
             Self::Parked => "parked",
@@ -58,6 +66,8 @@ impl From<&Refusal> for HoldEnd {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::Deadline => Self::Deadline,
+            Refusal::Denied(_) => Self::Denied,
+            Refusal::Waiting => Self::Waiting,
             Refusal::Full => Self::Full,
             Refusal::Gone => Self::Gone,
             Refusal::Stopping => Self::Stopping,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rouse_policy::Denied;
 use rouse_protocol::wake::{FailureCode, WakeFailure};
 
 /// Every way in which a hold ends without the app. Each is a different answer to the visitor.
@@ -10,6 +11,12 @@ pub enum Refusal {
     /// The app did not serve before the visitor's deadline.
     #[error("the app did not serve in time")]
     Deadline,
+    /// The app sleeps, and this visitor may not wake it.
+    #[error("{0}")]
+    Denied(Denied),
+    /// It takes a while, and the visitor is shown the waiting page meanwhile. The wake goes on.
+    #[error("the app is starting, and the visitor comes again by itself")]
+    Waiting,
     /// The app, or this proxy, holds as many visitors as it may.
     #[error("too many visitors are waiting")]
     Full,
@@ -60,7 +67,8 @@ impl Refusal {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Deadline | Self::Full | Self::NotServing => Some(Duration::from_secs(5)),
-            Self::Stopping | Self::WakerUnreachable(_) | Self::WakerRefused(_) => {
+            Self::Denied(denied) => denied.retry_after(),
+            Self::Stopping | Self::Waiting | Self::WakerUnreachable(_) | Self::WakerRefused(_) => {
                 Some(Duration::from_secs(1))
             }
             Self::WakeFailed(failure) => {

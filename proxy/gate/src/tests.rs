@@ -3,6 +3,7 @@
 mod holds;
 mod outside;
 mod paused;
+mod policy;
 mod properties;
 mod served;
 mod sleeping;
@@ -16,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::{Gate, Limits, Refusal, Settings, Visitor, Woken};
+use crate::{Asker, Gate, Limits, Refusal, Settings, Visitor, Woken};
 use outside::{Sim, SimDialer, SimProber, SimWaker};
 
 const HOST: &str = "hello.test";
@@ -61,7 +62,7 @@ impl World {
     async fn visit(&self) -> Result<Visitor, Refusal> {
         let mut visitor = self.enter();
         if visitor.enter_open().is_none() {
-            self.gate.hold(&mut visitor, std::future::pending()).await?;
+            self.gate.hold(&mut visitor, Asker::default(), std::future::pending()).await?;
         }
         Ok(visitor)
     }
@@ -77,7 +78,7 @@ impl World {
         for i in 0..n {
             let (gate, mut visitor) = (self.gate.clone(), self.enter());
             visits.spawn(async move {
-                let held = gate.hold(&mut visitor, std::future::pending()).await;
+                let held = gate.hold(&mut visitor, Asker::default(), std::future::pending()).await;
                 (i, held.map(|()| visitor))
             });
         }

@@ -1,13 +1,17 @@
 //! One visitor of one app, from its arrival until it is through.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rouse_policy::{Request, Waiting, WakePolicy};
 use rouse_protocol::wake::Served;
+use rouse_protocol::watch::AppState;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::app::{App, Open};
+use crate::asker::Asker;
 use crate::times::{Shares, WakeTimes};
 
 /// One visitor. It is in flight as long as this lives.
@@ -18,6 +22,8 @@ pub struct Visitor {
     /// What it has used up of its deadline, over all its holds.
     pub(crate) held: Duration,
     started: bool,
+    /// Its visit is activity.
+    counts: bool,
     pass: Option<Pass>,
 }
 
@@ -44,7 +50,8 @@ pub struct Woken {
 impl Visitor {
     pub(crate) fn new(app: Arc<App>, arrived: Instant) -> Self {
         app.activity.arrive();
-        Self { app, arrived, open: None, held: Duration::ZERO, started: false, pass: None }
+        let held = Duration::ZERO;
+        Self { app, arrived, open: None, held, started: false, counts: true, pass: None }
     }
 
     /// The app it visits.
@@ -55,6 +62,31 @@ impl Visitor {
     /// When it arrived.
     pub fn arrived(&self) -> Instant {
         self.arrived
+    }
+
+    /// Its app's policy of waking, if it has one. Costs an app without one next to nothing.
+    pub fn wake_policy(&self) -> Option<Arc<WakePolicy>> {
+        self.app.wake_policy()
+    }
+
+    /// What the app's policy makes of `request`, which came from `address`.
+    pub fn asker(&self, request: &Request<'_>, address: Option<IpAddr>) -> Asker {
+        Asker::new(&self.app.policy().policies, request, address)
+    }
+
+    /// How its app's visitors wait.
+    pub fn waiting(&self) -> Arc<Waiting> {
+        self.app.policy().policies.waiting.clone().unwrap_or_default()
+    }
+
+    /// Whether the app is there to answer for itself: the gate is open, or only this proxy's is not.
+    pub fn serving(&self) -> bool {
+        self.app.open().is_some() || matches!(self.app.known().state, AppState::Awake(_))
+    }
+
+    /// This visit is no activity: it is not frozen while it lasts, but keeps nothing awake after.
+    pub fn passes_by(&mut self) {
+        self.counts = false;
     }
 
     /// Goes through the gate if it is open. Otherwise the visitor has to be
@@ -118,6 +150,10 @@ impl Visitor {
 
 impl Drop for Visitor {
     fn drop(&mut self) {
-        self.app.activity.leave(Instant::now());
+        if self.counts {
+            self.app.activity.leave(Instant::now());
+        } else {
+            self.app.activity.leave_uncounted();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What the waker says of an app and asks of it, and what that does to the app's gate.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rouse_protocol::app::{Generation, Host};
@@ -60,6 +61,9 @@ impl App {
     /// What the waker says of the app now.
     pub(crate) fn learn(&self, hosts: Vec<Host>, policy: Policy, known: Known, now: Instant) {
         self.hosts.store(Arc::new(hosts));
+        let (budget, per_address) = super::rates(&policy);
+        self.budgets.change(budget, per_address, now.into_std());
+        self.has_wake_policy.store(policy.policies.wake.is_some(), Ordering::Relaxed);
         self.policy.store(Arc::new(policy));
         let awake = |k: &Known| k.state.ready().map(|r| (r.endpoint, r.generation));
         let before = awake(&self.known.borrow());

@@ -58,7 +58,7 @@ async fn a_visitor_who_is_gone_is_let_go() {
     let world = World::with(Limits::default(), |sim| sim.plan(Wake::Hangs)).await;
     let mut visitor = world.enter();
     let gone = tokio::time::sleep(ms(50));
-    assert_eq!(world.gate.hold(&mut visitor, gone).await, Err(Refusal::Gone));
+    assert_eq!(world.gate.hold(&mut visitor, Asker::default(), gone).await, Err(Refusal::Gone));
     assert_eq!(world.holds(), 0);
 }
 
@@ -75,7 +75,7 @@ async fn the_deadline_spans_all_holds_of_a_visitor() {
     world.sim.tell(AppState::Asleep);
     visitor.down();
     let began = Instant::now();
-    let held = world.gate.hold(&mut visitor, std::future::pending()).await;
+    let held = world.gate.hold(&mut visitor, Asker::default(), std::future::pending()).await;
     assert_eq!(held, Err(Refusal::Deadline));
     assert!(began.elapsed() <= ms(900), "{:?}", began.elapsed());
     assert_eq!(world.holds(), 0);

@@ -92,7 +92,7 @@ proptest! {
                 Op::Arrive => visitors.push(Visitor::new(app.clone(), Instant::now())),
                 Op::Leave => drop(visitors.pop()),
                 Op::Join => {
-                    let ticket = app.join();
+                    let ticket = app.join(None, Instant::now()).unwrap();
                     let idle = waking.is_none() && app.open().is_none();
                     prop_assert_eq!(ticket.start, idle, "one start for each wake");
                     if ticket.start {
@@ -112,7 +112,7 @@ proptest! {
                 }
                 Op::Fail => {
                     if let Some(attempt) = waking.take() {
-                        let waiting = app.join();
+                        let waiting = app.join(None, Instant::now()).unwrap();
                         app.fail(attempt, Refusal::NotServing);
                         prop_assert!(waiting.era.is_closed(), "nobody waits in vain");
                         prop_assert_eq!(app.failure(waiting.attempt), Some(Refusal::NotServing));
@@ -199,7 +199,7 @@ fn nobody_is_inside_when_the_word_is_given() {
         let mut generation = 0;
         while slept < ENOUGH || inside.load(Ordering::SeqCst) < ENOUGH {
             generation += 1;
-            let ticket = app.join();
+            let ticket = app.join(None, Instant::now()).unwrap();
             serve(&app, ticket.attempt, generation);
             spin(30);
             while !app.may_sleep(Generation(generation), SleepReason::Operator, Instant::now()) {

@@ -64,7 +64,7 @@ async fn a_life_that_ran_all_along_is_told_of_once() {
     world.answered(&mut visitor).unwrap();
     told(&world, 1).await;
     visitor.down();
-    assert!(world.gate.hold(&mut visitor, std::future::pending()).await.is_ok());
+    assert!(world.gate.hold(&mut visitor, Asker::default(), std::future::pending()).await.is_ok());
     assert_eq!(world.answered(&mut visitor).unwrap().word, "awake");
     tokio::time::sleep(ms(60_000)).await;
     assert_eq!(lives(&world), [1]);

@@ -98,7 +98,7 @@ async fn a_live_down_closes_the_gate_for_all_and_only_once() {
     let mut b = world.visit().await.unwrap();
     a.down();
     assert!(world.enter().enter_open().is_none());
-    assert!(world.gate.hold(&mut a, std::future::pending()).await.is_ok());
+    assert!(world.gate.hold(&mut a, Asker::default(), std::future::pending()).await.is_ok());
     assert_eq!(world.answered(&mut a).unwrap().word, "awake");
     // What b heard is of the gate before: it closes nothing now.
     b.down();
