@@ -1,7 +1,7 @@
 //! Another Pingora server that holds visitors while their app wakes.
 //!
 //! What is its own: a rule on paths and a header. What it adds for holding: a [`Rouse`] among its
-//! fields, a [`Visit`] as its context, and one line in each of eight hooks.
+//! fields, a [`Visit`] as its context, and one line in each of nine hooks.
 //!
 //! ```sh
 //! cargo run --example embed -- 127.0.0.1:8081 /run/rouse/waker.sock
@@ -26,12 +26,12 @@ impl ProxyHttp for Mine {
         Visit::new()
     }
 
-    async fn request_filter(&self, session: &mut Session, _: &mut Visit) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
         // Its own rule, and it comes first: nobody wakes an app to be told this.
         if session.req_header().uri.path().starts_with("/internal/") {
             return Error::e_explain(ErrorType::HTTPStatus(403), "not for visitors");
         }
-        Ok(false)
+        self.rouse.request_filter(session, visit).await
     }
 
     async fn upstream_peer(&self, s: &mut Session, visit: &mut Visit) -> Result<Box<HttpPeer>> {

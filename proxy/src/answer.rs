@@ -1,18 +1,25 @@
 //! Errors of ours, as answers: the only place where they become responses.
 
+mod grpc;
+mod whole;
+
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode, header};
+use http::request::Parts;
+use http::{Method, Response, StatusCode, header};
 use pingora_core::Result;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use rouse_downstream::Insane;
 use rouse_gate::Refusal;
-use rouse_policy::Denied;
+use rouse_policy::grpc::{Code, content_type};
+use rouse_policy::{Denied, Request};
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::signature::ERROR_HEADER;
 use rouse_protocol::wake::FailureCode;
+
+pub(crate) use whole::reply;
 
 /// How much of a request body is read and thrown away after an answer that did not need it, so
 /// that closing the connection does not tear the answer out of the client's hands.
@@ -30,11 +37,15 @@ pub struct Answer {
     title: &'static str,
     detail: String,
     retry_after: Option<Duration>,
+    grpc: Code,
+    /// What a browser is shown in place of the error's own page.
+    page: Option<whole::Page>,
 }
 
 impl Answer {
     fn new(status: StatusCode, code: &'static str, title: &'static str, detail: &str) -> Self {
-        Self { status, code, title, detail: detail.to_owned(), retry_after: None }
+        let (detail, grpc) = (detail.to_owned(), grpc::code_of(status));
+        Self { status, code, title, detail, retry_after: None, grpc, page: None }
     }
 
     fn after(mut self, retry_after: Duration) -> Self {
@@ -67,6 +78,11 @@ impl Answer {
              again. It has not been carried out. Please send it again.",
         )
         .after(Duration::from_secs(1))
+    }
+
+    /// The app is starting, and the visitor is shown this page until it has.
+    pub(crate) fn waiting(page: Response<Bytes>) -> Self {
+        Self { page: Some(page.into()), ..Self::of(&Refusal::Waiting) }
     }
 
     /// The app broke off, or what it said was no HTTP.
@@ -128,7 +144,9 @@ impl Answer {
                 "The site is starting and was not ready in time. It may well be the next time.",
             ),
             Refusal::Denied(denied) => {
-                Self::new(denied.status(), denied.code(), denied.title(), denied_detail(denied))
+                let detail = denied_detail(denied);
+                let answer = Self::new(denied.status(), denied.code(), denied.title(), detail);
+                Self { grpc: denied.grpc(), ..answer }
             }
             Refusal::Waiting => Self::new(
                 UNAVAILABLE,
@@ -220,10 +238,33 @@ impl Answer {
     /// Writes it as the response, unless one has begun, and gets rid of what is left of the
     /// request. The connection is closed after it.
     pub(crate) async fn send(&self, session: &mut ServerSession) -> Result<()> {
-        let accept = session.get_header_bytes(header::ACCEPT);
-        let (kind, body) = self.body(accept);
+        let parts: &Parts = session.req_header();
+        if let Some(kind) = content_type(&Request::from(parts)) {
+            self.send_grpc(session, kind).await?;
+            drain(session).await;
+            return Ok(());
+        }
+        let head = session.req_header().method == Method::HEAD;
         let mut response = ResponseHeader::build(self.status, Some(8))?;
         response.insert_header(ERROR_HEADER, self.code)?;
+        let body = match &self.page {
+            Some(page) => {
+                for (name, value) in &page.headers {
+                    response.append_header(name, value)?;
+                }
+                page.body.clone()
+            }
+            None => self.write_head(&mut response, session.get_header_bytes(header::ACCEPT))?,
+        };
+        let body = if head { Bytes::new() } else { body };
+        session.write_error_response(response, body).await?;
+        drain(session).await;
+        Ok(())
+    }
+
+    /// The headers of a body for who accepts `accept`, and that body.
+    fn write_head(&self, response: &mut ResponseHeader, accept: &[u8]) -> Result<Bytes> {
+        let (kind, body) = self.body(accept);
         response.insert_header(header::CONTENT_TYPE, kind)?;
         response.insert_header(header::CONTENT_LENGTH, body.len())?;
         response.insert_header(header::CACHE_CONTROL, "no-store")?;
@@ -233,11 +274,7 @@ impl Answer {
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
             response.insert_header(header::RETRY_AFTER, seconds.max(1))?;
         }
-        let head = session.req_header().method == Method::HEAD;
-        let body = if head { Bytes::new() } else { body.into() };
-        session.write_error_response(response, body).await?;
-        drain(session).await;
-        Ok(())
+        Ok(body.into())
     }
 }
 

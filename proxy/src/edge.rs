@@ -35,9 +35,8 @@ pub(crate) struct Sender {
 }
 
 impl Rouse {
-    /// In `request_filter`: refuses what two servers could read in two ways, and finds out who asks.
-    /// True: it is answered.
-    pub async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
+    /// Refuses what two servers could read in two ways, and finds out who asks. True: it is answered.
+    pub(crate) async fn examine(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
         let connected = Connected::of(session);
         if let Some(connected) = connected {
             connected.header_whole();

@@ -22,9 +22,9 @@ use rouse_protocol::client::Client;
 use rouse_protocol::signature::{self, AGENT_HEADER, AgentState, NONCE_HEADER, WAKE_HEADER};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::connected::Connected;
-use crate::edge::Edge;
+use crate::edge::{Edge, Sender};
 use crate::headers;
 use crate::metrics::Metrics;
 use crate::peer::{self, Connecting, PingoraDialer};
@@ -151,8 +151,8 @@ impl Rouse {
     }
 
     /// A client shakes hands and has said that it wants `host`: its app may as well begin to wake.
-    pub fn early(&self, host: &str) {
-        self.inner.gate.early(host);
+    pub fn early(&self, host: &str, client: IpAddr) {
+        self.inner.gate.early(host, Some(client));
     }
 
     /// A connection has come to speak HTTP: `http`, `https` or `h2c`.
@@ -181,15 +181,40 @@ impl Rouse {
         self.inner.gate.stop();
     }
 
+    /// In `request_filter`: refuses what two servers could read in two ways, finds out who asks, and
+    /// answers in the app's place what its policy has for that, a health check of a sleeping app say.
+    /// True: it is answered. Where this is not called, such requests wake.
+    pub async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
+        if self.examine(session, visit).await? {
+            return Ok(true);
+        }
+        if visit.visitor.is_none() {
+            visit.visitor = self.route(session, visit);
+        }
+        let Some(visitor) = &mut visit.visitor else { return Ok(false) };
+        let Some(policy) = visitor.wake_policy() else { return Ok(false) };
+        let (request, serving) = (request_of(session), visitor.serving());
+        let reply = policy.reply(&request, serving);
+        if (reply.is_some() && !serving) || !policy.counts(&request) {
+            visitor.passes_by();
+        }
+        let Some(reply) = reply else { return Ok(false) };
+        // As in [`Self::upstream_peer`], for the connection is good for the next request.
+        session.set_pipelining_enabled(true);
+        visit.replied = true;
+        answer::reply(session.as_mut(), reply).await?;
+        Ok(true)
+    }
+
     /// In `upstream_peer`: the app that serves this request's host, held until it does.
     pub async fn upstream_peer(
         &self,
         session: &mut Session,
         visit: &mut Visit,
     ) -> Result<Box<HttpPeer>> {
+        // Without this a client that sends its next request while it waits is cut off.
+        session.set_pipelining_enabled(true);
         if visit.visitor.is_none() {
-            // Without this a client that sends its next request while it waits is cut off.
-            session.set_pipelining_enabled(true);
             visit.visitor = self.route(session, visit);
         }
         let Some(visitor) = &mut visit.visitor else {
@@ -199,12 +224,17 @@ impl Rouse {
         };
         if visitor.enter_open().is_none() {
             // Boxed, so that those who are not held do not carry its size.
-            match Box::pin(self.hold(session, visitor)).await {
+            match Box::pin(self.hold(session, visitor, visit.sender.as_deref())).await {
                 Ok(()) => {}
                 // Nobody is left to answer, and it is no fault.
                 Err(Refusal::Gone) => {
                     let why = "the client left while it was held";
                     return Err(Error::explain(ErrorType::ConnectionClosed, why).into_down());
+                }
+                Err(Refusal::Waiting) => {
+                    let host = asked_host(session).unwrap_or(visitor.app().id().as_str());
+                    let page = visitor.waiting().page(visitor.app().id().as_str(), host);
+                    return refuse(&mut visit.answer, Answer::waiting(page));
                 }
                 Err(refusal) => return refuse(&mut visit.answer, Answer::of(&refusal)),
             }
@@ -221,18 +251,17 @@ impl Rouse {
     }
 
     fn route(&self, session: &Session, visit: &Visit) -> Option<Visitor> {
-        let request = session.req_header();
-        // HTTP/2 has no Host, only an authority; an absolute target goes before Host.
-        let host = match request.uri.authority() {
-            Some(authority) => authority.host(),
-            None => request.headers.get(HOST)?.to_str().ok()?,
-        };
-        self.inner.gate.enter(host, visit.arrived)
+        self.inner.gate.enter(asked_host(session)?, visit.arrived)
     }
 
-    async fn hold(&self, session: &mut Session, visitor: &mut Visitor) -> Result<(), Refusal> {
+    async fn hold(
+        &self,
+        session: &mut Session,
+        visitor: &mut Visitor,
+        sender: Option<&Sender>,
+    ) -> Result<(), Refusal> {
         let gate = &self.inner.gate;
-        let asker = visitor.asker(&request_of(session), client_ip(session));
+        let asker = visitor.asker(&request_of(session), client_ip(session, sender));
         let socket = session.digest().and_then(|digest| digest.socket_digest.clone());
         if let Some(closed) = session.watch_h2_stream_close() {
             let gone = async { drop(closed.await) };
@@ -429,8 +458,21 @@ fn refuse<T>(slot: &mut Option<Answer>, answer: Answer) -> Result<T> {
     Err(error.into_in())
 }
 
+/// The host that is asked for.
+fn asked_host(session: &Session) -> Option<&str> {
+    let request = session.req_header();
+    // HTTP/2 has no Host, only an authority; an absolute target goes before Host.
+    match request.uri.authority() {
+        Some(authority) => Some(authority.host()),
+        None => request.headers.get(HOST)?.to_str().ok(),
+    }
+}
+
 /// Whose budget of wakes it is.
-fn client_ip(session: &Session) -> Option<IpAddr> {
+fn client_ip(session: &Session, sender: Option<&Sender>) -> Option<IpAddr> {
+    if let Some(sender) = sender {
+        return Some(sender.client.address);
+    }
     session.client_addr().and_then(|addr| addr.as_inet()).map(|addr| addr.ip())
 }
 

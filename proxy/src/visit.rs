@@ -17,6 +17,8 @@ pub struct Visit {
     pub(crate) nonce: Option<String>,
     /// The current try was answered by the agent: the app is down, and has not seen the request.
     pub(crate) down: bool,
+    /// It was answered by the app's policy, and neither woke the app nor went to it.
+    pub(crate) replied: bool,
     /// The app's response header has come.
     pub(crate) answered: bool,
     /// How often it was sent again after a connection broke before one byte.
@@ -34,6 +36,7 @@ impl Visit {
             sender: None,
             nonce: None,
             down: false,
+            replied: false,
             answered: false,
             resent: 0,
             answer: None,
@@ -43,6 +46,11 @@ impl Visit {
     /// The error of ours that this request was answered with, if it was.
     pub fn answer(&self) -> Option<&Answer> {
         self.answer.as_ref()
+    }
+
+    /// Whether this request was answered in its app's place, by the app's policy.
+    pub fn replied(&self) -> bool {
+        self.replied
     }
 
     /// The id of the app that is visited, once that is known.

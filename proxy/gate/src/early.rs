@@ -3,6 +3,7 @@
 //!
 //! It is no visitor: nothing is held, and an app that nobody then visits goes back to sleep soon.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,16 +18,17 @@ use crate::wake;
 pub(crate) const UNVISITED: Duration = Duration::from_secs(10);
 
 impl Gate {
-    /// Starts the wake of the app that serves `host`, if it sleeps and may wake; its visitor joins it.
-    /// Says whether it did.
-    pub fn early(self: &Arc<Self>, host: &str) -> bool {
+    /// Starts the wake of the app that serves `host`, if it sleeps and whatever is asked for may wake it;
+    /// its visitor joins it. It is charged to `address` like any other. Says whether it did.
+    pub fn early(self: &Arc<Self>, host: &str, address: Option<IpAddr>) -> bool {
         let Some(app) = self.app_of(host) else { return false };
         if self.stopping.is_cancelled() || !sleeps(&app) {
             return false;
         }
-        let ticket = app.join();
+        let now = Instant::now();
+        let Ok(ticket) = app.join(address, now) else { return false };
         if ticket.start {
-            app.activity.expect(Instant::now());
+            app.activity.expect(now);
             self.observer.woken_early();
             self.spawn(wake::run(Arc::clone(self), app, ticket.attempt));
         }
@@ -36,5 +38,6 @@ impl Gate {
 
 fn sleeps(app: &App) -> bool {
     let asleep = matches!(app.known().state, AppState::Asleep | AppState::Paused);
-    asleep && app.open().is_none() && !app.waking()
+    let anything = app.wake_policy().is_none_or(|policy| policy.wakes_for_anything());
+    asleep && anything && app.open().is_none() && !app.waking()
 }

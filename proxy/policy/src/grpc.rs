@@ -18,6 +18,10 @@ pub enum Code {
     PermissionDenied = 7,
     /// A budget is used up.
     ResourceExhausted = 8,
+    /// Nobody serves it.
+    Unimplemented = 12,
+    /// It can't be understood, or a fault of ours.
+    Internal = 13,
     /// Not now; clients may retry.
     Unavailable = 14,
     /// Lacks credentials.

@@ -66,6 +66,16 @@ pub struct WakePolicy {
 }
 
 impl WakePolicy {
+    /// Whether every request may wake the app, whatever it asks for: then it may as well begin to before
+    /// the request is known.
+    pub fn wakes_for_anything(&self) -> bool {
+        is_default(&self.who)
+            && self.replies.is_empty()
+            && self.robots.is_none()
+            && self.favicon.is_none()
+            && self.cors.is_none()
+    }
+
     /// The response to a request that is answered without its app; it neither wakes the app nor
     /// counts as activity. `serving` says whether the app is there to answer for itself. To a HEAD
     /// it has no body but the length that a GET's would have.

@@ -196,9 +196,10 @@ impl Door {
             Speaks::H2c => (Bytes::Plain(socket), true),
             Speaks::Https => {
                 let tls = self.tls.as_ref().ok_or(Refused::NoTls)?;
+                let client = peer.address.ip();
                 let early = |hello: &rouse_tls::Hello<'_>| {
                     if let Some(name) = hello.server_name() {
-                        self.rouse.early(name);
+                        self.rouse.early(name, client);
                     }
                 };
                 match tls.accept(socket, early).await? {

@@ -9,6 +9,7 @@ mod client;
 mod guest;
 mod headers;
 mod life;
+mod policy;
 mod proxy;
 mod waker;
 
