@@ -20,6 +20,7 @@ use rouse_protocol::control::{FromAgent, PORT_NAME, ToAgent};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::busy::Busy;
 use crate::lanes::Lanes;
 use crate::life::Life;
 use crate::lines::LineBuffer;
@@ -69,10 +70,11 @@ pub fn run(
     path: &Path,
     patch: &impl Patch,
     lanes: &Lanes,
+    busy: &Busy,
     lives: &watch::Sender<Option<Arc<Life>>>,
 ) {
     while !lives.is_closed() {
-        match open(path).and_then(|port| serve(port, patch, lanes, lives)) {
+        match open(path).and_then(|port| serve(port, patch, lanes, busy, lives)) {
             Ok(()) => {}
             Err(error) => warn!(path = %path.display(), %error, "the control port broke"),
         }
@@ -100,6 +102,7 @@ fn serve(
     mut port: Port,
     patch: &impl Patch,
     lanes: &Lanes,
+    busy: &Busy,
     lives: &watch::Sender<Option<Arc<Life>>>,
 ) -> io::Result<()> {
     let mut voice = Voice::new(port.file.try_clone()?);
@@ -137,6 +140,7 @@ fn serve(
                 Some(ToAgent::Life { app, generation, key, unix_ns, entropy }) => {
                     let life = Life { app, generation, key };
                     voice.say(&take_over(life, unix_ns, &entropy, patch, lives))?;
+                    busy.told_by(&voice);
                 }
                 Some(ToAgent::Flush { id, marker }) => lanes.flush(id, marker, &voice)?,
                 Some(ToAgent::Patch { id, patch }) => lanes.patch(id, patch, &voice)?,

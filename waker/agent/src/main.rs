@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
+use rouse_agent::busy::Busy;
 use rouse_agent::control::{self, Machine};
 use rouse_agent::disk::Disk;
 use rouse_agent::front::{self, Settings};
@@ -61,13 +62,15 @@ fn main() -> anyhow::Result<()> {
     };
     let lanes = Lanes::start(arguments.disk.map(Disk::new), arguments.env_file)
         .context("the threads of flushes and patches")?;
+    let busy = Busy::start().context("the thread that tells of the app's work")?;
     let (told, lives) = watch::channel(None);
+    let of_control = busy.clone();
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || control::run(&port, &Machine, &lanes, &told))
+        .spawn(move || control::run(&port, &Machine, &lanes, &of_control, &told))
         .context("the control thread")?;
 
-    let settings = Settings { app: arguments.app, gate_path: arguments.gate_path };
+    let settings = Settings { app: arguments.app, gate_path: arguments.gate_path, busy };
     let stop = CancellationToken::new();
     runtime()?
         .block_on(front::run(arguments.front, settings, lives, stop))

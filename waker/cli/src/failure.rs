@@ -183,8 +183,8 @@ impl Failure {
 }
 
 fn sleep_refusal(problem: &Problem) -> Option<SleepRefusal> {
-    use SleepRefusal::{Busy, Cancelled, Failed, NoAgreement, NotAwake};
-    let all = [NotAwake, Busy, Cancelled, NoAgreement, Failed];
+    use SleepRefusal::{Busy, Cancelled, Failed, KeptAwake, NoAgreement, NotAwake};
+    let all = [NotAwake, KeptAwake, Busy, Cancelled, NoAgreement, Failed];
     let named = |why: &SleepRefusal| why.as_str() == problem.code();
     (problem.status == 409).then(|| all.into_iter().find(named)).flatten()
 }

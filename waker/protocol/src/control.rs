@@ -10,6 +10,9 @@ use crate::signature::AgentKey;
 /// The name of the virtio-serial port, as the guest sees it under `/sys/class/virtio-ports`.
 pub const PORT_NAME: &str = "rouse.agent";
 
+/// The longest that an app can say it is busy at once: a day.
+pub const MAX_BUSY_SECONDS: u64 = 24 * 3600;
+
 /// What the waker tells the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "lowercase")]
@@ -105,6 +108,12 @@ pub enum FromAgent {
         /// Why the fresh randomness could not be mixed in, if so.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         entropy_error: Option<String>,
+    },
+    /// The app has work to do that no visitor waits for, and is not to go to sleep by itself meanwhile.
+    /// The newest word counts; said again to each waker that tells a life.
+    Busy {
+        /// For so many more seconds of the guest's own time, at most [`MAX_BUSY_SECONDS`]; 0: not.
+        seconds: u64,
     },
     /// The end of a [`ToAgent::Flush`].
     Flushed {

@@ -27,6 +27,9 @@ pub struct AppStatus {
     /// How large its disk is for the guest, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_size: Option<u64>,
+    /// Until when it is busy, as its guest says, in milliseconds of Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_until_unix_ms: Option<u64>,
     /// Wakes that failed in a row.
     pub failures: u32,
     /// The newest wake of this waker's time.

@@ -272,6 +272,9 @@ pub struct SleepReport {
 pub enum SleepRefusal {
     /// There is no VM, or it is of another generation than the one named.
     NotAwake,
+    /// Its schedule keeps it awake, or it says that it is busy. Only idle sleeps are refused so: an
+    /// operator's is carried out.
+    KeptAwake,
     /// A proxy has something in flight, or saw a visitor too recently.
     Busy,
     /// A visitor came before the VM was gone; the app serves.
@@ -287,6 +290,7 @@ impl SleepRefusal {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotAwake => "not-awake",
+            Self::KeptAwake => "kept-awake",
             Self::Busy => "busy",
             Self::Cancelled => "cancelled",
             Self::NoAgreement => "no-agreement",

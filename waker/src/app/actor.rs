@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::history::History;
+use super::keep::{Keep, Now};
 use super::ops::{self, Done, Settling, WakeJob, Woken};
 use super::patches::Patched;
 use super::sleep::{Sleep, Step};
@@ -79,6 +80,7 @@ pub(super) struct Actor {
     pub(super) wake: Wake,
     pub(super) history: History,
     pub(super) sleep: Sleep,
+    pub(super) keep: Keep,
     /// Why the newest sleep was asked for.
     pub(super) drained_for: SleepReason,
     pub(super) since: SystemTime,
@@ -121,6 +123,7 @@ impl Actor {
                 _ => None,
             };
             let deadline = self.lifecycle.deadline();
+            let scheduled = self.keep.deadline(Now::read);
             tokio::select! {
                 biased;
                 Some(time) = self.phases.recv() => self.phase(time),
@@ -129,7 +132,7 @@ impl Actor {
                     Err(error) => return self.give_up(&error),
                 },
                 Some(flushed) = self.flushes.join_next() => match flushed {
-                    Ok(sleep) => self.event(Event::Flushed { sleep }).await,
+                    Ok(sleep) => self.flushed(sleep).await,
                     Err(error) => return self.give_up(&error),
                 },
                 Some(settled) = self.settles.join_next() => match settled {
@@ -143,6 +146,7 @@ impl Actor {
                 () = stalled(stall, self.stalled_until) => self.go_on().await,
                 how = ended(exit) => self.exited(how).await,
                 () = at(deadline) => self.event(Event::Tick).await,
+                () = at(scheduled), if self.stopping.is_none() => self.scheduled().await,
                 command = inbox.recv() => match command {
                     Some(command) => self.command(command).await,
                     None => self.stopping = Some(OnExit::Leave),
@@ -168,6 +172,7 @@ impl Actor {
             Command::Configure(config) => {
                 let redeployed = self.config.machine != config.machine;
                 self.config = Arc::new(*config);
+                self.keep.configure(&self.config.policy.policies, Now::read());
                 self.lifecycle.limit(Limits { paused: self.config.paused, ..self.node.limits });
                 // What failed may be mended by it.
                 if redeployed {
@@ -473,10 +478,14 @@ impl Actor {
             WakeEvent::Failed(WakeFailure { code, detail, retry_after_ms })
         };
         let event = match answer {
-            WakeAnswer::Woken => self.ready.clone().map(WakeEvent::Ready),
+            WakeAnswer::Woken => {
+                self.keep.woken(Instant::now());
+                self.ready.clone().map(WakeEvent::Ready)
+            }
             WakeAnswer::Unpaused => {
                 let outcome = Outcome::Unpaused;
                 self.unpaused();
+                self.keep.woken(Instant::now());
                 self.ready.clone().map(|r| WakeEvent::Ready(Ready { outcome, ..r }))
             }
             WakeAnswer::Awake => {

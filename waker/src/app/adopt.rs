@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::Node;
 use super::actor::{Actor, Wake};
 use super::history::History;
+use super::keep::{Keep, Now};
 use super::ops;
 use super::sleep::Sleep;
 use super::unopened::Shown;
@@ -42,6 +43,7 @@ impl Actor {
                 standing.clone(),
             ),
             noted: standing,
+            keep: Keep::new(&config.policy.policies, Now::read()),
             node,
             config: Arc::new(config),
             dir,

@@ -1,11 +1,13 @@
 //! What an app that runs is done to beside wakes and sleeps: patched, parked, looked at.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rouse_protocol::app::Generation;
 use rouse_protocol::status::AppStatus;
 use rouse_protocol::wake::{Outcome, Served};
 use rouse_protocol::watch::{AppState, AppView};
+use tokio::time::Instant;
 
 use super::actor::Actor;
 use super::ops;
@@ -123,8 +125,16 @@ impl Actor {
             image_bytes: sizes.image_bytes,
             disk_bytes: sizes.disk.map(|(occupied, _)| occupied),
             disk_size: sizes.disk.map(|(_, size)| size),
+            busy_until_unix_ms: self.busy_until().map(unix_ms),
             failures: self.noted.failures,
             last_wake: self.history.newest().cloned(),
         }
     }
+}
+
+/// A moment to come, by the clock on the wall.
+fn unix_ms(at: Instant) -> u64 {
+    let wall = SystemTime::now() + at.saturating_duration_since(Instant::now());
+    let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -25,6 +25,7 @@ mod actor;
 mod adopt;
 mod care;
 mod history;
+mod keep;
 mod ops;
 mod patches;
 mod sleep;

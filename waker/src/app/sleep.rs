@@ -104,7 +104,18 @@ impl Actor {
         reply: oneshot::Sender<SleepAnswer>,
     ) {
         let SleepRequest { generation, reason, tier } = request;
-        if matches!(self.lifecycle.state(), State::Awake | State::Paused { .. }) {
+        let begins = matches!(self.lifecycle.state(), State::Awake | State::Paused { .. });
+        if reason == SleepReason::Idle
+            && *self.lifecycle.state() == State::Awake
+            && let Some(why) = self.kept_awake()
+        {
+            self.node.metrics.slept(SleepRefusal::KeptAwake.as_str());
+            // Whoever has hung up needs no answer.
+            let _ = reply.send(Err((SleepRefusal::KeptAwake, why)));
+            return;
+        }
+        self.keep.overridden = reason == SleepReason::Operator || (!begins && self.keep.overridden);
+        if begins {
             self.sleep.begin();
             self.drained_for = reason;
         }

@@ -9,13 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rouse_protocol::MAX_LINE;
 use rouse_protocol::app::{AppId, Generation};
-use rouse_protocol::control::{FromAgent, Patch, ToAgent};
+use rouse_protocol::control::{FromAgent, MAX_BUSY_SECONDS, Patch, ToAgent};
 use rouse_protocol::signature::AgentKey;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How many questions to the agent may wait for being sent.
 const QUESTIONS: usize = 16;
@@ -52,6 +53,8 @@ pub struct Heard {
     pub alive: Option<Alive>,
     /// How often it has said so.
     pub lives: u64,
+    /// Until when the app is busy, as it says.
+    pub busy_until: Option<Instant>,
 }
 
 /// A life that the agent has taken over.
@@ -221,6 +224,12 @@ impl Channel<'_> {
                     heard.alive = Some(alive);
                     heard.lives += 1;
                 });
+            }
+            Ok(FromAgent::Busy { seconds }) => {
+                tracing::debug!(seconds, "the guest says that it is busy");
+                let length = Duration::from_secs(seconds.min(MAX_BUSY_SECONDS));
+                let until = (!length.is_zero()).then(|| Instant::now() + length);
+                self.say.send_modify(|heard| heard.busy_until = until);
             }
             Ok(FromAgent::Flushed { id, error } | FromAgent::Patched { id, error }) => {
                 let asked = self.shared.asked.lock().expect("no holder panics").remove(&id);

@@ -17,13 +17,15 @@ use tracing::debug;
 use super::answer::{self, Seal};
 use super::body::{Answer, Downward, Upward};
 use super::dial::{self, Kept};
-use super::{Shared, headers, probe};
+use super::{Shared, busy, headers, probe};
 use crate::state::Dial;
 
 /// One visitor's connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
+    /// It comes from the guest itself.
+    inside: bool,
     kept: Kept,
 }
 
@@ -39,8 +41,8 @@ enum SendError {
 }
 
 impl Connection {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, kept: Kept::default() }
+    pub(super) fn new(shared: Arc<Shared>, inside: bool) -> Self {
+        Self { shared, inside, kept: Kept::default() }
     }
 
     /// The answer to `request`: the app's, or ours when there is none.
@@ -54,6 +56,9 @@ impl Connection {
             return self.probe(&seal).await;
         }
         let front = parts.version;
+        if self.inside && busy::is_word(&parts.method, &parts.uri) {
+            return busy::take(&self.shared.settings.busy, incoming, front).await;
+        }
         if parts.method == Method::CONNECT {
             let detail = "an app behind an agent is no proxy";
             return answer::error(

@@ -6,6 +6,7 @@
 
 mod answer;
 mod body;
+mod busy;
 mod dial;
 mod exchange;
 mod headers;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::busy::{self as word, Busy};
 use crate::life::{Life, Lives};
 use crate::state::{self, Dial};
 
@@ -55,6 +57,8 @@ pub struct Settings {
     pub app: SocketAddr,
     /// The path at which the gate probes.
     pub gate_path: String,
+    /// What the app says of its work.
+    pub busy: Busy,
 }
 
 /// What all connections share.
@@ -126,10 +130,10 @@ async fn serve(listener: TcpListener, settings: Settings, lives: Lives, stop: Ca
         loop {
             let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     let shared = shared.clone();
                     tasks.spawn(async move {
-                        connection(shared, stream).await;
+                        connection(shared, stream, word::is_inside(peer.ip())).await;
                         drop(slot);
                     });
                 }
@@ -146,7 +150,7 @@ async fn serve(listener: TcpListener, settings: Settings, lives: Lives, stop: Ca
     tasks.wait().await;
 }
 
-async fn connection(shared: Arc<Shared>, stream: TcpStream) {
+async fn connection(shared: Arc<Shared>, stream: TcpStream, inside: bool) {
     // A connection without these options still works.
     let _ = stream.set_nodelay(true);
     let _ = setsockopt(&stream, sockopt::KeepAlive, &true);
@@ -155,7 +159,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream) {
     let _ = setsockopt(&stream, sockopt::TcpKeepCount, &3);
 
     let stop = shared.stop.clone();
-    let visitor = Arc::new(exchange::Connection::new(shared));
+    let visitor = Arc::new(exchange::Connection::new(shared, inside));
     let service = service_fn(move |request| {
         let visitor = visitor.clone();
         async move { Ok::<_, Infallible>(visitor.answer(request).await) }

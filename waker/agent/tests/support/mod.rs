@@ -15,6 +15,7 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rouse_agent::busy::Busy;
 use rouse_agent::control::{self, Patch};
 use rouse_agent::disk::Disk;
 use rouse_agent::front::{self, Settings};
@@ -101,8 +102,10 @@ impl Agent {
         let patch = patches.clone();
         let lanes = Lanes::start(disk(dir.path()), dir.path().join("env")).unwrap();
         // Ends when the front has, and the waker's end is closed.
-        std::thread::spawn(move || control::run(&path, &patch, &lanes, &told));
-        let settings = Settings { app, gate_path: GATE.into() };
+        let busy = Busy::start().unwrap();
+        let of_control = busy.clone();
+        std::thread::spawn(move || control::run(&path, &patch, &lanes, &of_control, &told));
+        let settings = Settings { app, gate_path: GATE.into(), busy };
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let run = front::run(front, settings, lives, stop.clone());

@@ -118,6 +118,10 @@ pub(super) fn of_sleep(app: &AppId, why: SleepRefusal) -> Advice {
         SleepRefusal::NotAwake => {
             (Exit::Failed, "there is no VM to put to sleep; `rouse ps` shows its state".to_owned())
         }
+        SleepRefusal::KeptAwake => (
+            Exit::Later,
+            format!("its schedule or its own work keeps {app} awake; `rouse ps` tells until when"),
+        ),
         SleepRefusal::Busy => {
             (Exit::Later, "a visitor is being served; try again when it is done".to_owned())
         }

@@ -46,7 +46,7 @@ pub(super) fn draw(
         ));
     }
     for app in apps {
-        text.push_str(&note(app));
+        text.push_str(&note(app, now));
     }
     text
 }
@@ -97,7 +97,7 @@ fn cut(id: &str, room: usize) -> String {
     id.chars().take(room.saturating_sub(1)).chain(['…']).collect()
 }
 
-fn note(app: &AppStatus) -> String {
+fn note(app: &AppStatus, now: u64) -> String {
     let id = &app.view.id;
     match &app.view.state {
         AppState::Failed { detail, retry_after_ms } => {
@@ -105,7 +105,10 @@ fn note(app: &AppStatus) -> String {
             format!("{id} failed {failures} times, next try {when}: {}\n", line(detail))
         }
         AppState::Parked { detail } => format!("{id} is parked: {}\n", line(detail)),
-        _ => String::new(),
+        _ => match app.busy_until_unix_ms.and_then(|until| until.checked_sub(now)) {
+            Some(left) => format!("{id} says that it is busy; the end is {}\n", in_time(left)),
+            None => String::new(),
+        },
     }
 }
 
@@ -135,7 +138,12 @@ mod tests {
             view: AppView {
                 id: id.parse().unwrap(),
                 hosts: vec![],
-                policy: Policy { idle_ms: 0, hold_deadline_ms: 0, gate_path: "/".into(), ..Policy::default() },
+                policy: Policy {
+                    idle_ms: 0,
+                    hold_deadline_ms: 0,
+                    gate_path: "/".into(),
+                    ..Policy::default()
+                },
                 generation: Generation(7),
                 since_unix_ms: NOW - 180_000,
                 state,
@@ -146,6 +154,7 @@ mod tests {
             image_bytes: 41 << 20,
             disk_bytes: None,
             disk_size: None,
+            busy_until_unix_ms: None,
             failures: 2,
             last_wake: None,
         }

@@ -162,7 +162,12 @@ pub(crate) fn view(state: AppState) -> AppView {
     AppView {
         id: "hello".parse().unwrap(),
         hosts: vec!["hello.test".to_owned().try_into().unwrap()],
-        policy: Policy { idle_ms: 1, hold_deadline_ms: 2, gate_path: "/".into(), ..Policy::default() },
+        policy: Policy {
+            idle_ms: 1,
+            hold_deadline_ms: 2,
+            gate_path: "/".into(),
+            ..Policy::default()
+        },
         generation: Generation(7),
         since_unix_ms: 1_796_085_123_456,
         state,
@@ -198,6 +203,7 @@ pub(crate) fn status(state: AppState) -> AppStatus {
         image_bytes: 41 << 20,
         disk_bytes: Some(3 << 30),
         disk_size: Some(8 << 30),
+        busy_until_unix_ms: None,
         failures: 0,
         last_wake: Some(trace(8)),
     }
