@@ -8,7 +8,7 @@
 //! | `rouse_visitor_wake_seconds` | | a held visitor's time from arrival to response header |
 //! | `rouse_served_total` | `end`: `told`, `refused`, `unreachable` | first bytes of a life, by what became of telling the waker |
 //! | `rouse_holds` | | visitors held now |
-//! | `rouse_holds_total` | `end` | holds that ended |
+//! | `rouse_holds_total` | `end` | holds that ended; `denied`: may not wake, `waiting`: was shown the waiting page |
 //! | `rouse_apps` | `state` | apps, by what the waker said last (origins are `awake`) |
 //! | `rouse_in_flight` | | visitors now, held or served |
 //! | `rouse_waker_connected` | | 1 while the watch on the waker stands |
