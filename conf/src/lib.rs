@@ -142,6 +142,11 @@ impl<'t> Table<'t> {
         self.entries.remove(key)
     }
 
+    /// Whether `key` is there and was not read yet.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// The value of `key`, which must be there.
     pub fn required<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
         self.required_as(key, Ok::<T, String>)

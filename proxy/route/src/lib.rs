@@ -37,30 +37,22 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `host`, `path`, `header`, `rule` | a rule and its parts, as text, JSON and TOML |
-//! | `normal` | how a path is read |
+//! | [`rouse_protocol::route`] | a rule and its parts, as text, JSON and TOML |
+//! | `normal` | how a request's path is read |
 //! | `table`, `slot` | the picture, and one place in it: a host and a path prefix |
 //! | `routes` | who claims what, and what a change does |
 //! | `live` | the shell: one writer at a time, readers without a lock |
-//! | `config` | rules in a file |
 #![forbid(unsafe_code)]
 
-mod config;
-mod header;
-mod host;
 mod live;
 mod normal;
-mod path;
 mod routes;
-mod rule;
 mod slot;
 mod table;
 
-pub use config::{MAX_RULES, MAX_WRITTEN, read};
-pub use header::{HeaderError, HeaderMatch, HeaderMatches, MAX_HEADERS, MAX_VALUE, Want};
-pub use host::{HostPattern, HostPatternError};
 pub use live::LiveRoutes;
-pub use path::{MAX_DEPTH, MAX_PATH, PathPrefix, PathPrefixError};
+pub use rouse_protocol::route::{
+    HeaderMatch, HeaderMatches, HostPattern, MAX_DEPTH, PathPrefix, Rule, Want,
+};
 pub use routes::{Changed, Conflict, Passed, Routes};
-pub use rule::Rule;
 pub use table::RouteTable;

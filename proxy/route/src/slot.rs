@@ -7,8 +7,7 @@ use http::HeaderMap;
 use rouse_protocol::app::AppId;
 use smallvec::SmallVec;
 
-use crate::path::MAX_DEPTH;
-use crate::{HeaderMatches, HostPattern, PathPrefix};
+use crate::{HeaderMatches, HostPattern, MAX_DEPTH, PathPrefix};
 
 /// What one app claims of a slot.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::normal::{decode_first, normalize};
+use super::normal::{decode_first, normalize};
 
 /// The most segments that a prefix has: as many look-ups a request may cost.
 pub const MAX_DEPTH: usize = 16;
@@ -58,12 +58,12 @@ impl PathPrefix {
     }
 
     /// What it is matched by: empty, or a slash before each segment.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// How many segments it has; at most [`MAX_DEPTH`].
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.bytes.iter().filter(|b| **b == b'/').count()
     }
 }

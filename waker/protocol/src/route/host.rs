@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rouse_protocol::app::{Host, HostError};
 use serde::{Deserialize, Serialize};
+
+use crate::app::{Host, HostError};
 
 /// Which hosts a rule is for, written as `a.example`, `*.example` or `*`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -92,24 +93,6 @@ impl fmt::Display for HostPattern {
             Self::Exact(host) => host.fmt(f),
             Self::Wildcard(host) => write!(f, "*.{host}"),
             Self::Any => f.write_str("*"),
-        }
-    }
-}
-
-/// A [`HostPattern`] by reference, made from a request without a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HostRef<'h> {
-    Exact(&'h str),
-    Wildcard(&'h str),
-    Any,
-}
-
-impl HostPattern {
-    pub(crate) fn as_ref(&self) -> HostRef<'_> {
-        match self {
-            Self::Exact(host) => HostRef::Exact(host.as_str()),
-            Self::Wildcard(host) => HostRef::Wildcard(host.as_str()),
-            Self::Any => HostRef::Any,
         }
     }
 }

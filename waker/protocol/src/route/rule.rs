@@ -6,7 +6,7 @@ use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{HeaderMatches, HostPattern, PathPrefix};
+use super::{HeaderMatches, HostPattern, PathPrefix};
 
 /// Which requests are an app's.
 ///
