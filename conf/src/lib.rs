@@ -183,11 +183,6 @@ impl<'t> Table<'t> {
         value.and_then(|value| self.parse(key, value, parse)).unwrap_or(default)
     }
 
-    /// Whether a key is there at all. It still has to be asked for.
-    pub fn has(&self, key: &str) -> bool {
-        self.entries.contains_key(key)
-    }
-
     /// The table under `key`, read by `parse`; an empty one where there is none.
     pub fn table<U>(&mut self, key: &'static str, parse: impl FnOnce(&mut Table<'t>) -> U) -> U {
         let prefix = format!("{}{key}.", self.prefix);

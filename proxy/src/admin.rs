@@ -1,5 +1,6 @@
 //! The operators' own listener: metrics, health, holds.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rouse_protocol::app::AppId;
 use rouse_proxy::Rouse;
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream};
@@ -38,6 +40,9 @@ struct Row {
     holds: usize,
     in_flight: u64,
     idle_ms: u64,
+    /// What it claims in vain.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unserved: Vec<String>,
 }
 
 /// How long an operator's request may take to come.
@@ -113,7 +118,12 @@ impl Admin {
 
     fn holds(&self) -> Vec<u8> {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let mut unserved: HashMap<AppId, Vec<String>> = HashMap::new();
+        for one in self.rouse.gate().unserved() {
+            unserved.entry(one.app).or_default().push(one.why);
+        }
         let row = |app: rouse_gate::Status| Row {
+            unserved: unserved.get(&app.id).cloned().unwrap_or_default(),
             id: app.id.to_string(),
             state: app.state,
             gate: app.gate,

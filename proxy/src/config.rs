@@ -11,7 +11,8 @@ use rouse_downstream::Downstream;
 use rouse_downstream::config::proxy_protocol;
 use rouse_downstream::proxy_protocol::ProxyProtocol;
 use rouse_downstream::trusted::Source;
-use rouse_protocol::app::{AppId, Host};
+use rouse_protocol::app::AppId;
+use rouse_protocol::route;
 use rouse_proxy::{Limits, Options, Origin};
 
 use crate::listen::{Listener, Speaks};
@@ -96,17 +97,12 @@ fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
         let id = t.required_as("id", |id: AppId| {
             if ids.insert(id.clone()) { Ok(id) } else { Err(format!("{id} is there twice")) }
         });
-        let hosts = t.required_as("hosts", |hosts: Vec<Host>| {
-            if hosts.is_empty() {
-                return Err("needs at least one host".to_owned());
-            }
-            match hosts.iter().find(|host| !claimed.insert((*host).clone())) {
-                Some(host) => Err(format!("{host} is there twice")),
-                None => Ok(hosts),
-            }
-        });
+        let rules = route::read(t);
+        for rule in rules.iter().flatten().filter(|rule| !claimed.insert((*rule).clone())) {
+            t.mistake(&format!("{rule} is another origin's already"));
+        }
         let address = t.required("address");
-        Some(Origin { id: id?, hosts: hosts?, address: address? })
+        Some(Origin { id: id?, rules: rules?, address: address? })
     });
     if waker.is_none() && origins.is_empty() {
         file.mistake("nothing to serve: give `[waker] socket`, or at least one `[[origin]]`");
@@ -190,7 +186,8 @@ mod tests {
             name = "edge-1"
             [[origin]]
             id = "static"
-            hosts = ["Static.Localhost", "b.example."]
+            hosts = ["Static.Localhost", "*.b.example."]
+            routes = [{ host = "c.example", path = "/static" }]
             address = "127.0.0.1:9000"
             "#,
         )
@@ -204,8 +201,8 @@ mod tests {
         let limits = rouse.limits;
         assert_eq!((limits.holds_per_app, limits.holds_total, limits.release_at_once), (10, 20, 3));
         assert_eq!(rouse.connecting.connect, Duration::from_millis(500));
-        let hosts: Vec<_> = rouse.origins[0].hosts.iter().map(Host::as_str).collect();
-        assert_eq!(hosts, ["static.localhost", "b.example"]);
+        let rules: Vec<_> = rouse.origins[0].rules.iter().map(ToString::to_string).collect();
+        assert_eq!(rules, ["static.localhost", "*.b.example", "c.example/static"]);
     }
 
     #[test]
@@ -238,7 +235,7 @@ mod tests {
             "p.toml:10: `server.threads`: invalid value: integer `-1`, expected usize",
             "p.toml:11: `origin.address` is missing",
             "p.toml:12: `origin.id`: an app id starts with a-z or 0-9 and goes on with a-z, 0-9, '-' or '_'; 'A' is none",
-            "p.toml:13: `origin.hosts`: a host is configured without a port",
+            "p.toml:13: `origin.hosts`: rule 1: a host is configured without a port",
             "p.toml:16: `origin.hosts`: needs at least one host",
             "p.toml:17: `origin.address`: invalid socket address syntax",
         ];
@@ -264,10 +261,7 @@ mod tests {
         let got = refused(&format!("[listen]\nhttp = ['127.0.0.1:1']\n{origin}{origin}"));
         assert_eq!(
             got,
-            [
-                "p.toml:8: `origin.id`: a is there twice",
-                "p.toml:9: `origin.hosts`: h is there twice"
-            ]
+            ["p.toml:7: h is another origin's already", "p.toml:8: `origin.id`: a is there twice"]
         );
     }
 

@@ -11,6 +11,7 @@
 //! | `rouse_holds_total` | `end` | holds that ended; `denied`: may not wake, `waiting`: was shown the waiting page |
 //! | `rouse_apps` | `state` | apps, by what the waker said last (origins are `awake`) |
 //! | `rouse_in_flight` | | visitors now, held or served |
+//! | `rouse_route_conflicts` | | rules that an app claims in vain, since another has them (`/holds` says which) |
 //! | `rouse_waker_connected` | | 1 while the watch on the waker stands |
 //! | `rouse_early_wakes_total` | | wakes that began at a TLS handshake |
 //! | `rouse_connections`, `rouse_connections_total` | `speaks`: `http`, `https`, `h2c` | connections now, and in all |
@@ -58,6 +59,7 @@ pub struct Metrics {
     holds: IntGauge,
     in_flight: IntGauge,
     apps: IntGaugeVec,
+    conflicts: IntGauge,
     connected: IntGauge,
     requests: [IntCounter; CLASSES.len()],
     early: IntCounter,
@@ -119,6 +121,10 @@ impl Metrics {
                 Opts::new("rouse_apps", "Apps, by what the waker said last."),
                 &["state"],
             )?,
+            conflicts: gauge(
+                "rouse_route_conflicts",
+                "Rules that an app claims in vain, since another has them.",
+            )?,
             connected: gauge("rouse_waker_connected", "1 while the watch on the waker stands.")?,
             requests: CLASSES.map(|class| requests.with_label_values(&[class])),
             early: IntCounter::new(
@@ -128,7 +134,7 @@ impl Metrics {
             doors: Doors::new(&registry)?,
             registry,
         };
-        let all: [Box<dyn Collector>; 12] = [
+        let all: [Box<dyn Collector>; 13] = [
             Box::new(metrics.early.clone()),
             Box::new(metrics.wake.clone()),
             Box::new(metrics.phase.clone()),
@@ -139,6 +145,7 @@ impl Metrics {
             Box::new(metrics.holds.clone()),
             Box::new(metrics.in_flight.clone()),
             Box::new(metrics.apps.clone()),
+            Box::new(metrics.conflicts.clone()),
             Box::new(metrics.connected.clone()),
             Box::new(requests),
         ];
@@ -179,6 +186,7 @@ impl Metrics {
         let gauge = |n| i64::try_from(n).unwrap_or(i64::MAX);
         self.in_flight.set(gauge(in_flight));
         self.holds.set(gauge(gate.held() as u64));
+        self.conflicts.set(gauge(gate.unserved().len() as u64));
         self.connected.set(i64::from(gate.connected()));
         let mut text = Vec::new();
         match TextEncoder::new().encode(&self.registry.gather(), &mut text) {

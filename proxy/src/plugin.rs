@@ -17,8 +17,9 @@ use rouse_downstream::Insane;
 use rouse_gate::verdict::signed;
 use rouse_gate::{Gate, Limits, Observer, Refusal, Settings, Visitor, Waker};
 use rouse_policy::Request;
-use rouse_protocol::app::{AppId, Host};
+use rouse_protocol::app::AppId;
 use rouse_protocol::client::Client;
+use rouse_protocol::route::Rule;
 use rouse_protocol::signature::{self, AGENT_HEADER, AgentState, NONCE_HEADER, WAKE_HEADER};
 use tokio::runtime::{Builder, Runtime};
 
@@ -67,8 +68,8 @@ pub struct Options {
 pub struct Origin {
     /// Its id.
     pub id: AppId,
-    /// The hosts it is reached by.
-    pub hosts: Vec<Host>,
+    /// Which requests are its own.
+    pub rules: Vec<Rule>,
     /// Where it listens.
     pub address: SocketAddr,
 }
@@ -126,7 +127,7 @@ impl Rouse {
             observer: metrics.clone(),
             runtime: runtime.handle().clone(),
         };
-        let origins = origins.into_iter().map(|o| (o.id, o.hosts, o.address));
+        let origins = origins.into_iter().map(|o| (o.id, o.rules, o.address));
         let gate = Gate::start(settings, origins);
         Ok(Self { inner: Arc::new(Inner { gate, metrics, edge, runtime: Some(runtime) }) })
     }
@@ -206,7 +207,7 @@ impl Rouse {
         Ok(true)
     }
 
-    /// In `upstream_peer`: the app that serves this request's host, held until it does.
+    /// In `upstream_peer`: the app that this request is for, held until it serves.
     pub async fn upstream_peer(
         &self,
         session: &mut Session,
@@ -251,7 +252,9 @@ impl Rouse {
     }
 
     fn route(&self, session: &Session, visit: &Visit) -> Option<Visitor> {
-        self.inner.gate.enter(asked_host(session)?, visit.arrived)
+        let headers = &session.req_header().headers;
+        let (host, path) = (asked_host(session)?, session.req_header().uri.path());
+        self.inner.gate.enter(host, path, headers, visit.arrived)
     }
 
     async fn hold(

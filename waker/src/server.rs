@@ -466,7 +466,7 @@ mod tests {
         ] {
             let view = AppView {
                 id: "a".parse().unwrap(),
-                hosts: vec![],
+                rules: vec![],
                 policy: Policy {
                     idle_ms: 0,
                     hold_deadline_ms: 0,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rouse_policy::{Budgets, Denied, Rate, WakePolicy};
-use rouse_protocol::app::{AppId, Generation, Host};
+use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{Outcome, Ready};
 use rouse_protocol::watch::{AppState, Policy};
@@ -40,7 +40,6 @@ pub struct App {
     pub(crate) holds: AtomicUsize,
     /// What the waker is still to be told.
     pub(crate) telling: Telling,
-    hosts: ArcSwap<Vec<Host>>,
     policy: ArcSwap<Policy>,
     /// It has a policy of waking: for those who need not look at it otherwise.
     has_wake_policy: AtomicBool,
@@ -115,13 +114,7 @@ pub struct Status {
 }
 
 impl App {
-    pub(crate) fn new(
-        id: AppId,
-        hosts: Vec<Host>,
-        policy: Policy,
-        known: Known,
-        now: Instant,
-    ) -> Self {
+    pub(crate) fn new(id: AppId, policy: Policy, known: Known, now: Instant) -> Self {
         Self {
             id,
             open: ArcSwapOption::empty(),
@@ -137,7 +130,6 @@ impl App {
             activity: Activity::new(now),
             holds: AtomicUsize::new(0),
             telling: Telling::default(),
-            hosts: ArcSwap::from_pointee(hosts),
             has_wake_policy: AtomicBool::new(policy.policies.wake.is_some()),
             budgets: full_budgets(&policy, now),
             policy: ArcSwap::from_pointee(policy),
@@ -148,7 +140,6 @@ impl App {
     /// An app that never sleeps: its gate is always open.
     pub(crate) fn origin(
         id: AppId,
-        hosts: Vec<Host>,
         address: SocketAddr,
         dialer: &dyn Dialer,
         now: Instant,
@@ -157,8 +148,7 @@ impl App {
         let ready = Ready { endpoint: address, generation, outcome: Outcome::Awake, key: None };
         let policy = Policy::default();
         let upstream = dialer.upstream(&id, address, generation);
-        let app =
-            Self::new(id, hosts, policy, Known { state: AppState::Awake(ready), generation }, now);
+        let app = Self::new(id, policy, Known { state: AppState::Awake(ready), generation }, now);
         app.open.store(Some(Arc::new(Open {
             endpoint: address,
             generation,
@@ -173,10 +163,6 @@ impl App {
     /// Its id.
     pub fn id(&self) -> &AppId {
         &self.id
-    }
-
-    pub(crate) fn hosts(&self) -> Arc<Vec<Host>> {
-        self.hosts.load_full()
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {

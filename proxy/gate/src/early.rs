@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use rouse_protocol::watch::AppState;
 use tokio::time::Instant;
 
@@ -21,7 +22,8 @@ impl Gate {
     /// Starts the wake of the app that serves `host`, if it sleeps and whatever is asked for may wake it;
     /// its visitor joins it. It is charged to `address` like any other. Says whether it did.
     pub fn early(self: &Arc<Self>, host: &str, address: Option<IpAddr>) -> bool {
-        let Some(app) = self.app_of(host) else { return false };
+        // Of several apps on one host the one at its root.
+        let Some(app) = self.routing.lookup(host, "/", &HeaderMap::new()) else { return false };
         if self.stopping.is_cancelled() || !sleeps(&app) {
             return false;
         }

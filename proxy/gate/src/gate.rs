@@ -1,13 +1,13 @@
 //! All apps of one proxy.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use rouse_protocol::app::{AppId, Host};
+use http::HeaderMap;
+use rouse_protocol::app::AppId;
+use rouse_route::Rule;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::{App, Status};
 use crate::observer::Observer;
 use crate::outside::{Dialer, Prober, Waker};
+use crate::routing::{Routing, Unserved};
 use crate::visitor::Visitor;
 use crate::{idle, sync};
 
@@ -79,28 +80,22 @@ pub struct Gate {
     pub(crate) held: AtomicUsize,
     connected: AtomicBool,
     synced: AtomicBool,
-    routes: ArcSwap<Routes>,
-}
-
-#[derive(Default)]
-struct Routes {
-    origins: Vec<Arc<App>>,
-    apps: HashMap<AppId, Arc<App>>,
-    hosts: HashMap<Host, Arc<App>>,
+    /// Only one task changes it: the one that follows the waker.
+    pub(crate) routing: Routing,
 }
 
 impl Gate {
-    /// A gate that knows its origins: `(id, hosts, address)` of each. It begins to follow the
+    /// A gate that knows its origins: `(id, rules, address)` of each. It begins to follow the
     /// waker at once.
     pub fn start(
         settings: Settings,
-        origins: impl IntoIterator<Item = (AppId, Vec<Host>, SocketAddr)>,
+        origins: impl IntoIterator<Item = (AppId, Vec<Rule>, SocketAddr)>,
     ) -> Arc<Self> {
         let Settings { name, limits, waker, prober, dialer, observer, runtime } = settings;
         let now = Instant::now();
         let origins = origins
             .into_iter()
-            .map(|(id, hosts, at)| Arc::new(App::origin(id, hosts, at, &*dialer, now)))
+            .map(|(id, rules, at)| (Arc::new(App::origin(id, at, &*dialer, now)), rules))
             .collect();
         let gate = Arc::new(Self {
             name,
@@ -116,7 +111,7 @@ impl Gate {
             held: AtomicUsize::new(0),
             connected: AtomicBool::new(false),
             synced: AtomicBool::new(false),
-            routes: ArcSwap::from_pointee(Routes::new(origins, HashMap::new())),
+            routing: Routing::new(origins),
         });
         if let Some(waker) = gate.waker.clone() {
             gate.spawn(sync::follow(gate.clone(), waker.clone()));
@@ -137,20 +132,21 @@ impl Gate {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    pub(crate) fn app_of(&self, host: &str) -> Option<Arc<App>> {
-        let routes = self.routes.load();
-        // Nearly every name comes as it is kept.
-        let app = match routes.hosts.get(host) {
-            Some(app) => app,
-            None => routes.hosts.get(&*Host::normalize(host).ok()?)?,
-        };
-        Some(app.clone())
+    /// A visitor that arrived then, or none if its request is nobody's. `host` is as in a `Host` header,
+    /// `path` and `headers` as it sent them.
+    pub fn enter(
+        &self,
+        host: &str,
+        path: &str,
+        headers: &HeaderMap,
+        arrived: Instant,
+    ) -> Option<Visitor> {
+        Some(Visitor::new(self.routing.lookup(host, path, headers)?, arrived))
     }
 
-    /// A visitor for `host` (as in a `Host` header) that arrived then, or none if nobody serves
-    /// that host.
-    pub fn enter(&self, host: &str, arrived: Instant) -> Option<Visitor> {
-        Some(Visitor::new(self.app_of(host)?, arrived))
+    /// What apps claim and do not get, since somebody has it already.
+    pub fn unserved(&self) -> Vec<Unserved> {
+        self.routing.unserved()
     }
 
     /// Whether the waker has told all its apps at least once, or there is no waker. Until then an
@@ -172,16 +168,6 @@ impl Gate {
         self.synced.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn apps(&self) -> Vec<Arc<App>> {
-        self.routes.load().apps.values().cloned().collect()
-    }
-
-    /// Only one task changes the routes: the one that follows the waker.
-    pub(crate) fn set_apps(&self, apps: HashMap<AppId, Arc<App>>) {
-        let origins = self.routes.load().origins.clone();
-        self.routes.store(Arc::new(Routes::new(origins, apps)));
-    }
-
     /// How many visitors are held in all.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
@@ -190,8 +176,8 @@ impl Gate {
     /// How every app is, origins first.
     pub fn status(&self) -> Vec<Status> {
         let now = Instant::now();
-        let routes = self.routes.load();
-        routes.origins.iter().chain(routes.apps.values()).map(|app| app.status(now)).collect()
+        let apps = self.routing.apps();
+        self.routing.origins().iter().chain(&apps).map(|app| app.status(now)).collect()
     }
 
     /// Lets every held visitor go with [`Refusal::Stopping`](crate::Refusal), and holds no more.
@@ -206,23 +192,5 @@ impl Gate {
         self.over.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-    }
-}
-
-impl Routes {
-    fn new(origins: Vec<Arc<App>>, apps: HashMap<AppId, Arc<App>>) -> Self {
-        let mut hosts = HashMap::new();
-        // In a fixed order, so that of two who claim a host the same one always has it.
-        let mut sorted: Vec<_> = apps.values().collect();
-        sorted.sort_by(|a, b| a.id().cmp(b.id()));
-        for app in origins.iter().chain(sorted) {
-            for host in app.hosts().iter() {
-                let holder = hosts.entry(host.clone()).or_insert_with(|| app.clone());
-                if !Arc::ptr_eq(holder, app) {
-                    tracing::warn!(%host, app = %app.id(), "is served by {} already", holder.id());
-                }
-            }
-        }
-        Self { origins, apps, hosts }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) async fn sweep(gate: Arc<Gate>, waker: Arc<dyn Waker>) {
         if !gate.connected() {
             continue;
         }
-        for app in gate.apps() {
+        for app in gate.routing.apps() {
             app.settle(now);
             let Some(generation) = due(&app, now) else { continue };
             if after.contains_key(app.id()) {

@@ -4,7 +4,7 @@
 //! No Pingora and no sockets of its own: it reaches the waker through [`Waker`], an app through
 //! [`Prober`] and pooled connections through [`Dialer`]. A proxy does three things:
 //!
-//! 1. [`Gate::enter`] gives the [`Visitor`] of a host, or says that nobody serves it.
+//! 1. [`Gate::enter`] gives the [`Visitor`] of the app that a request is for, or says that it is nobody's.
 //! 2. [`Visitor::enter_open`] costs next to nothing while the app is awake; else [`Gate::hold`] waits for it,
 //!    unless [the app's policy](Visitor::asker) says otherwise.
 //! 3. [`Gate::answered`] when the response header comes; dropping the visitor ends its stay.
@@ -16,13 +16,14 @@
 //! | [`times`] | what part of a wait was whose |
 //! | `app` | the gate of one app: closed, waking, open, failed; who joins and who starts |
 //! | `known` | what the waker's last word means for an open gate |
+//! | `routing` | which app a request is for, and what apps claim in vain |
 //! | [`activity`] | whether an app is idle |
 #![forbid(unsafe_code)]
 
 pub mod activity;
 mod app;
-mod early;
 mod asker;
+mod early;
 mod gate;
 mod hold;
 mod idle;
@@ -31,6 +32,7 @@ mod observer;
 mod outside;
 mod probing;
 mod refusal;
+mod routing;
 pub mod schedule;
 mod served;
 mod sync;
@@ -47,4 +49,5 @@ pub use gate::{Gate, Limits, Settings};
 pub use observer::{HoldEnd, Observer, TellEnd, WakeEnd};
 pub use outside::{Dialer, Events, Probe, Prober, Upstream, Waker};
 pub use refusal::Refusal;
+pub use routing::Unserved;
 pub use visitor::{Visitor, Woken};

@@ -1,13 +1,13 @@
 //! Following the waker: which apps there are, how they are, and whether they may sleep.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_protocol::app::AppId;
 use rouse_protocol::client::ClientError;
 use rouse_protocol::wake::Agreement;
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, WatchEvent};
+use rouse_route::Rule;
 use tokio::time::Instant;
 
 use crate::app::App;
@@ -50,10 +50,9 @@ async fn watch(
     pause: &mut Duration,
 ) -> Result<(), ClientError> {
     let mut events = waker.watch(&gate.name).await?;
-    // Until `synced` the routes are built aside: the first picture is published whole.
-    let mut told: Option<HashSet<AppId>> = Some(HashSet::new());
-    let mut apps: HashMap<AppId, Arc<App>> =
-        gate.apps().into_iter().map(|app| (app.id().clone(), app)).collect();
+    // Until `synced` the rules are kept aside: the first picture is published whole. In a fixed
+    // order, so that of two who claim the same one always has it.
+    let mut picture = Some(BTreeMap::new());
     loop {
         let Ok(event) = tokio::time::timeout(HEARTBEAT * 3, events.next()).await else {
             return Ok(());
@@ -61,48 +60,41 @@ async fn watch(
         let Some(event) = event? else { return Ok(()) };
         match event {
             WatchEvent::App(view) => {
-                if let Some(told) = &mut told {
-                    told.insert(view.id.clone());
-                }
-                let rerouted = learn(gate, waker, &mut apps, view);
-                if rerouted && told.is_none() {
-                    gate.set_apps(apps.clone());
+                let (app, rules) = learn(gate, waker, view);
+                match &mut picture {
+                    Some(told) => drop(told.insert(app.id().clone(), (app, rules))),
+                    None => gate.routing.update(&[], [(app, rules)]),
                 }
             }
             WatchEvent::Removed { id } => {
-                if let Some(app) = apps.remove(&id) {
-                    gate.set_apps(apps.clone());
-                    app.remove();
+                if let Some(told) = &mut picture {
+                    told.remove(&id);
                 }
+                let gone = gate.routing.take(|other| *other == id);
+                gate.routing.update(&gone, []);
+                gone.iter().for_each(|app| app.remove());
             }
             WatchEvent::Synced => {
                 // Only the first ends a picture; who was not in it is gone.
-                if let Some(told) = told.take() {
-                    let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
-                        apps.into_iter().partition(|(id, _)| told.contains(id));
-                    apps = kept;
-                    gate.set_apps(apps.clone());
-                    gone.values().for_each(|app| app.remove());
+                if let Some(told) = picture.take() {
+                    let gone = gate.routing.take(|id| !told.contains_key(id));
+                    gate.routing.update(&gone, told.into_values());
+                    gone.iter().for_each(|app| app.remove());
                 }
                 gate.set_connected(true);
                 gate.set_synced();
                 *pause = MIN_PAUSE;
-                tracing::info!(apps = apps.len(), "synced with the waker");
+                tracing::info!(apps = gate.routing.len(), "synced with the waker");
             }
             WatchEvent::Alive => {}
         }
     }
 }
 
-/// Takes over one app's view, answers if it asks, and says whether routes change.
-fn learn(
-    gate: &Arc<Gate>,
-    waker: &Arc<dyn Waker>,
-    apps: &mut HashMap<AppId, Arc<App>>,
-    view: AppView,
-) -> bool {
+/// Takes over one app's view, answers if it asks, and returns it with its rules.
+fn learn(gate: &Arc<Gate>, waker: &Arc<dyn Waker>, view: AppView) -> (Arc<App>, Vec<Rule>) {
     let now = Instant::now();
-    let AppView { id, hosts, policy, generation, since_unix_ms: _, state } = view;
+    let AppView { id, rules, policy, generation, since_unix_ms: _, state } = view;
     let asked = match &state {
         AppState::Draining { ready, reason, question } => {
             Some((ready.generation, *reason, *question))
@@ -110,16 +102,15 @@ fn learn(
         _ => None,
     };
     let known = Known { state, generation };
-    let (app, rerouted) = match apps.get(&id) {
+    let app = match gate.routing.app(&id) {
         Some(app) => {
-            let rerouted = *app.hosts() != hosts;
-            app.learn(hosts, policy, known, now);
-            (app.clone(), rerouted)
+            app.learn(policy, known, now);
+            app
         }
         None => {
-            let app = Arc::new(App::new(id.clone(), hosts, policy, known, now));
-            apps.insert(id.clone(), app.clone());
-            (app, true)
+            let app = Arc::new(App::new(id.clone(), policy, known, now));
+            gate.routing.insert(&app);
+            app
         }
     };
     if let Some((generation, reason, question)) = asked {
@@ -134,5 +125,5 @@ fn learn(
             }
         });
     }
-    rerouted
+    (app, rules)
 }

@@ -5,14 +5,18 @@ mod outside;
 mod paused;
 mod policy;
 mod properties;
+mod routes;
 mod served;
 mod sleeping;
 mod waking;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_protocol::app::Host;
+use http::HeaderMap;
+use rouse_protocol::app::AppId;
+use rouse_route::{HostPattern, Rule};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -37,6 +41,14 @@ impl World {
     async fn with(limits: Limits, change: impl FnOnce(&Sim)) -> Self {
         let sim = Sim::new();
         change(&sim);
+        Self::at(sim, limits, Vec::new()).await
+    }
+
+    async fn at(
+        sim: Arc<Sim>,
+        limits: Limits,
+        origins: Vec<(AppId, Vec<Rule>, SocketAddr)>,
+    ) -> Self {
         let prober = SimProber::new(&sim);
         let dialer = Arc::new(SimDialer::default());
         let settings = Settings {
@@ -48,14 +60,19 @@ impl World {
             observer: sim.clone(),
             runtime: Handle::current(),
         };
-        let gate = Gate::start(settings, []);
+        let gate = Gate::start(settings, origins);
         let world = Self { gate, sim, prober, dialer };
         eventually(|| world.gate.synced()).await;
         world
     }
 
     fn enter(&self) -> Visitor {
-        self.gate.enter(HOST, Instant::now()).expect("the app is routed to")
+        self.find(HOST).expect("the app is routed to")
+    }
+
+    /// A visitor of `/` at `host`, if it is anybody's.
+    fn find(&self, host: &str) -> Option<Visitor> {
+        self.gate.enter(host, "/", &HeaderMap::new(), Instant::now())
     }
 
     /// One visit up to being let through.
@@ -107,6 +124,6 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn host() -> Host {
-    Host::parse(HOST).unwrap()
+fn rule(host: &str) -> Rule {
+    host.parse::<HostPattern>().unwrap().into()
 }

@@ -89,7 +89,7 @@ async fn bring_up(gate: &Gate, app: &App) -> Result<(Ready, WakeTimes), Refusal>
         .waker
         .as_deref()
         .ok_or_else(|| Refusal::WakerUnreachable("no waker is configured".to_owned()))?;
-    let host = app.hosts().first().map(|host| host.as_str().to_owned());
+    let host = gate.routing.host_of(app.id());
     let mut calls = 0;
     loop {
         let called = Instant::now();

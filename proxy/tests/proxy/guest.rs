@@ -48,6 +48,8 @@ impl Seen {
 struct State {
     agent: AgentState,
     script: VecDeque<Act>,
+    /// After the script.
+    page: &'static str,
     seen: Vec<Seen>,
     probes: usize,
     closed: usize,
@@ -68,6 +70,7 @@ impl Guest {
         let state = Arc::new(Mutex::new(State {
             agent: AgentState::Serving,
             script: VecDeque::new(),
+            page: "page",
             seen: Vec::new(),
             probes: 0,
             closed: 0,
@@ -98,6 +101,11 @@ impl Guest {
     /// What happens to the next requests; after that every one gets a page.
     pub(crate) fn script(&self, acts: impl IntoIterator<Item = Act>) {
         self.state.lock().unwrap().script.extend(acts);
+    }
+
+    /// Another page than `page`.
+    pub(crate) fn page(&self, page: &'static str) {
+        self.state.lock().unwrap().page = page;
     }
 
     /// The requests that the app has seen.
@@ -136,7 +144,8 @@ async fn serve(mut stream: TcpStream, from: u16, key: &AgentKey, state: &Mutex<S
                 _ => return,
             }
         };
-        let head = String::from_utf8(buffer.drain(..end).collect()).unwrap();
+        let head: Vec<_> = buffer.drain(..end).collect();
+        let head = String::from_utf8_lossy(&head).into_owned();
         let mut seen = Seen { head, body: Vec::new(), from };
         let nonce = seen.header("rouse-nonce").unwrap_or_default().to_owned();
         let signed = |said: AgentState| {
@@ -154,7 +163,10 @@ async fn serve(mut stream: TcpStream, from: u16, key: &AgentKey, state: &Mutex<S
             }
             continue;
         }
-        let act = state.lock().unwrap().script.pop_front().unwrap_or(Act::Page("page"));
+        let act = {
+            let mut state = state.lock().unwrap();
+            state.script.pop_front().unwrap_or(Act::Page(state.page))
+        };
         let answer = match act {
             Act::SignedDown => {
                 // As a good agent does: says it, and reads what is under way.

@@ -11,6 +11,7 @@ mod headers;
 mod life;
 mod policy;
 mod proxy;
+mod routes;
 mod waker;
 
 use std::time::Duration;

@@ -15,6 +15,7 @@ use axum::routing::{get, post};
 use futures_util::StreamExt;
 use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
+use rouse_protocol::route::Rule;
 use rouse_protocol::signature::{AgentKey, DEFAULT_GATE_PATH};
 use rouse_protocol::wake::{
     Agreement, Outcome, Phase, PhaseTime, Ready, Served, SleepReason, SleepReport, SleepRequest,
@@ -47,6 +48,7 @@ pub(crate) struct Plan {
     pub(crate) wake: Wake,
     pub(crate) policy: Policy,
     pub(crate) state: AppState,
+    pub(crate) rules: Vec<Rule>,
 }
 
 struct Shared {
@@ -79,11 +81,12 @@ impl StandIn {
                 ..Policy::default()
             },
             state: AppState::Asleep,
+            rules: vec![serde_json::from_str("\"hello.test\"").unwrap()],
         };
         change(&mut plan);
         let view = AppView {
             id: "hello".parse().unwrap(),
-            hosts: vec!["hello.test".to_owned().try_into().unwrap()],
+            rules: plan.rules.clone(),
             policy: plan.policy.clone(),
             generation: Generation(0),
             since_unix_ms: 0,
@@ -154,6 +157,12 @@ impl StandIn {
     /// Tells another state.
     pub(crate) fn tell(&self, state: AppState) {
         self.shared.tell(state);
+    }
+
+    /// The app's file has other rules now.
+    pub(crate) fn reroute(&self, rules: &[&str]) {
+        let rules = rules.iter().map(|json| serde_json::from_str(json).unwrap()).collect();
+        self.shared.view.send_modify(|view| view.rules = rules);
     }
 
     /// An operator's sleep.

@@ -6,7 +6,8 @@
 use rouse_policy::Policies;
 use serde::{Deserialize, Serialize};
 
-use crate::app::{AppId, Generation, Host};
+use crate::app::{AppId, Generation};
+use crate::route::Rule;
 use crate::wake::{Ready, SleepReason};
 
 /// Where an app is in its lifecycle.
@@ -95,8 +96,9 @@ fn is_default(policies: &Policies) -> bool {
 pub struct AppView {
     /// Its id.
     pub id: AppId,
-    /// The hosts it is reached by.
-    pub hosts: Vec<Host>,
+    /// Which requests are its own. Under `hosts`, since most are only that.
+    #[serde(rename = "hosts")]
+    pub rules: Vec<Rule>,
     /// How its visitors are treated.
     pub policy: Policy,
     /// The newest life there has been; 0 before the first. Not just `generation` on the line, where
@@ -134,6 +136,8 @@ pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::Host;
+    use crate::route::HostPattern;
     use crate::wake::Outcome;
 
     #[test]
@@ -164,7 +168,7 @@ mod tests {
         ] {
             let event = WatchEvent::App(AppView {
                 id: "a".parse().unwrap(),
-                hosts: vec![Host::parse("a.example").unwrap()],
+                rules: vec![HostPattern::from(Host::parse("a.example").unwrap()).into()],
                 policy: Policy {
                     idle_ms: 1,
                     hold_deadline_ms: 2,
@@ -178,5 +182,15 @@ mod tests {
             let line = serde_json::to_string(&event).unwrap();
             assert_eq!(serde_json::from_str::<WatchEvent>(&line).unwrap(), event, "{line}");
         }
+    }
+
+    #[test]
+    fn a_line_can_be_read_by_hand() {
+        let line = r#"{"event":"app","id":"a","hosts":["a.example","*.b",{"host":"*","path":"/api","headers":{"x-beta":"1"}}],"policy":{"idle_ms":1,"hold_deadline_ms":2,"gate_path":"/"},"newest_generation":8,"since_unix_ms":3,"state":"asleep"}"#;
+        let event: WatchEvent = serde_json::from_str(line).unwrap();
+        assert_eq!(serde_json::to_string(&event).unwrap(), line);
+        let WatchEvent::App(view) = event else { panic!("{event:?}") };
+        let shown: Vec<_> = view.rules.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["a.example", "*.b", "*/api with x-beta: 1"]);
     }
 }

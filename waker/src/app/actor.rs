@@ -578,7 +578,7 @@ impl Actor {
         let (old, number) = self.view.borrow().clone();
         let mut view = AppView {
             id: self.config.id.clone(),
-            hosts: self.config.hosts.clone(),
+            rules: self.config.rules.clone(),
             policy: self.config.policy.clone(),
             generation: self.lifecycle.generation(),
             since_unix_ms: old.since_unix_ms,

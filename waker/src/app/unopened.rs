@@ -40,7 +40,7 @@ pub(super) struct Unopened {
 pub(super) fn unknown(config: &AppConfig) -> AppView {
     AppView {
         id: config.id.clone(),
-        hosts: config.hosts.clone(),
+        rules: config.rules.clone(),
         policy: config.policy.clone(),
         generation: Generation(0),
         since_unix_ms: 0,
@@ -142,7 +142,7 @@ impl Unopened {
         let since = self.since.duration_since(UNIX_EPOCH).unwrap_or_default();
         let view = Arc::new(AppView {
             id: self.config.id.clone(),
-            hosts: self.config.hosts.clone(),
+            rules: self.config.rules.clone(),
             policy: self.config.policy.clone(),
             generation: Generation(0),
             since_unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
@@ -162,6 +162,7 @@ impl Unopened {
             memory_mib: self.config.machine.memory_mib,
             vcpus: self.config.machine.vcpus,
             pid: None,
+            busy_until_unix_ms: None,
             image_bytes: 0,
             disk_bytes: None,
             disk_size: None,

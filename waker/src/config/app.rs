@@ -10,7 +10,8 @@ use std::time::Duration;
 use rouse_conf::check::{base, between, seconds, word};
 use rouse_conf::{Mistake, Refused, Table};
 use rouse_protocol::MAX_LINE;
-use rouse_protocol::app::{AppId, Host};
+use rouse_protocol::app::AppId;
+use rouse_protocol::route::{self, Rule};
 use rouse_protocol::signature::DEFAULT_GATE_PATH;
 use rouse_protocol::watch::Policy;
 
@@ -21,8 +22,8 @@ use crate::hook::Hook;
 pub struct AppConfig {
     /// Its id.
     pub id: AppId,
-    /// The hosts it is reached by; at least one.
-    pub hosts: Vec<Host>,
+    /// Which requests are its own; at least one rule.
+    pub rules: Vec<Rule>,
     /// How its visitors are treated.
     pub policy: Policy,
     /// Its virtual machine.
@@ -151,7 +152,7 @@ pub struct AppFiles {
 }
 
 /// Reads every `*.toml` in `directory`, in the order of their names. Of two files that claim one id
-/// or one host the second is refused.
+/// or the very same requests the second is refused.
 pub fn read_apps(directory: &Path) -> io::Result<AppFiles> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -163,7 +164,7 @@ pub fn read_apps(directory: &Path) -> io::Result<AppFiles> {
     }
     paths.sort();
     let mut files = AppFiles::default();
-    let mut owners: HashMap<Host, PathBuf> = HashMap::new();
+    let mut owners: HashMap<Rule, PathBuf> = HashMap::new();
     for path in paths {
         let base = base(&path);
         let read = rouse_conf::read(&path, |t| app(t, &base)).and_then(|app| {
@@ -171,9 +172,9 @@ pub fn read_apps(directory: &Path) -> io::Result<AppFiles> {
             if files.apps.contains_key(&app.id) {
                 mistakes.push(format!("another file has an app `{}` already", app.id));
             }
-            for host in &app.hosts {
-                if let Some(owner) = owners.get(host) {
-                    mistakes.push(format!("host `{host}` is taken by {}", owner.display()));
+            for rule in &app.rules {
+                if let Some(owner) = owners.get(rule) {
+                    mistakes.push(format!("host `{rule}` is taken by {}", owner.display()));
                 }
             }
             if mistakes.is_empty() {
@@ -187,7 +188,7 @@ pub fn read_apps(directory: &Path) -> io::Result<AppFiles> {
         });
         match read {
             Ok(app) => {
-                owners.extend(app.hosts.iter().map(|h| (h.clone(), path.clone())));
+                owners.extend(app.rules.iter().map(|rule| (rule.clone(), path.clone())));
                 files.apps.insert(app.id.clone(), app);
             }
             Err(refused) => files.refused.push(refused),
@@ -198,12 +199,7 @@ pub fn read_apps(directory: &Path) -> io::Result<AppFiles> {
 
 fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
     let id = file.required::<AppId>("id");
-    let hosts = file.required_as("hosts", |hosts: Vec<Host>| match hosts.len() {
-        0 => Err("names no host; an app without one can't be visited"),
-        // Bounds an app's record: see MAX_LINE in rouse-protocol.
-        1..=64 => Ok(hosts),
-        _ => Err("names more than 64 hosts"),
-    });
+    let rules = route::read(file);
     let (gate_path, hold_deadline) = file.table("gate", |t| {
         let path = t.optional_as("path", DEFAULT_GATE_PATH.to_owned(), gate_path);
         let deadline = Duration::from_secs(25);
@@ -261,7 +257,7 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
     let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
     Some(AppConfig {
         id: id?,
-        hosts: hosts?,
+        rules: rules?,
         policy: Policy {
             idle_ms: ms(idle),
             hold_deadline_ms: ms(hold_deadline),
@@ -364,7 +360,7 @@ mod tests {
         let files = read_apps(dir.path()).unwrap();
         assert_eq!(files.apps.len(), 1);
         let app = &files.apps[&"good".parse().unwrap()];
-        assert_eq!(app.hosts[0].as_str(), "a.example");
+        assert_eq!(app.rules[0].to_string(), "a.example");
         assert_eq!(app.policy.idle_ms, 300_000);
         assert_eq!(app.machine.kernel, dir.path().join("vmlinuz"));
 
@@ -372,7 +368,7 @@ mod tests {
         assert_eq!(said.len(), 3, "{said:?}");
         for expected in [
             "b.toml:1: `id`: ",
-            "b.toml:2: `hosts`: names no host",
+            "b.toml:2: `hosts`: needs at least one host",
             "b.toml:3: `vm.kernel` is missing",
             "b.toml:4: unknown key `vm.kernl`; did you mean `kernel`?",
             "b.toml:5: `vm.port`: is between 1 and 65535",
@@ -430,6 +426,40 @@ mod tests {
         for expected in ["a.toml:2: ", "a.toml:6: `wake.methods`: ", "a.toml:8: `waiting.retry_"] {
             assert!(said.contains(expected), "{expected} is not in\n{said}");
         }
+    }
+
+    #[test]
+    fn hosts_and_routes() {
+        let dir = tempfile::tempdir().unwrap();
+        let vm = "[vm]\nkernel = 'k'\n";
+        let rules =
+            "hosts = ['a.example', '*.a.example']\nroutes = [{ host = '*', path = '/a' }]\n";
+        write(dir.path(), "a.toml", &format!("id = 'a'\n{rules}{vm}"));
+        // Beside an app at the same host, and another that claims just what a third has.
+        let beside = "[[routes]]\nhost = 'a.example'\npath = '/b'\nheaders = { x-beta = '1' }\n";
+        write(dir.path(), "b.toml", &format!("id = 'b'\n{beside}{vm}"));
+        write(dir.path(), "c.toml", &format!("id = 'c'\n{beside}{vm}"));
+        let bad = "hosts = ['*.*.example', 'a:80']\n[[routes]]\nhost = 'a'\npath = 'b'\n";
+        write(dir.path(), "d.toml", &format!("id = 'd'\n{bad}{vm}"));
+        write(dir.path(), "e.toml", &format!("id = 'e'\n{vm}"));
+
+        let files = read_apps(dir.path()).unwrap();
+        let shown = |id: &str| -> Vec<_> {
+            files.apps[&id.parse().unwrap()].rules.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(shown("a"), ["a.example", "*.a.example", "*/a"]);
+        assert_eq!(shown("b"), ["a.example/b with x-beta: 1"]);
+        assert_eq!(files.apps.len(), 2);
+        let said: Vec<_> = files.refused.iter().map(ToString::to_string).collect();
+        assert!(said[0].contains("host `a.example/b with x-beta: 1` is taken by "), "{said:?}");
+        for expected in [
+            "d.toml:2: `hosts`: rule 1: a `*` is a whole host, or all of its first label",
+            "; rule 2: a host is configured without a port",
+            "d.toml:3: `routes`: rule 1: a path starts with `/`",
+        ] {
+            assert!(said[1].contains(expected), "{expected} is not in {}", said[1]);
+        }
+        assert!(said[2].contains("e.toml: `hosts` is missing"), "{}", said[2]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rouse_protocol::app::{Generation, Host};
+use rouse_protocol::app::Generation;
 use rouse_protocol::wake::SleepReason;
 use rouse_protocol::watch::{AppState, Policy};
 use tokio::time::Instant;
@@ -59,8 +59,7 @@ impl App {
     }
 
     /// What the waker says of the app now.
-    pub(crate) fn learn(&self, hosts: Vec<Host>, policy: Policy, known: Known, now: Instant) {
-        self.hosts.store(Arc::new(hosts));
+    pub(crate) fn learn(&self, policy: Policy, known: Known, now: Instant) {
         let (budget, per_address) = super::rates(&policy);
         self.budgets.change(budget, per_address, now.into_std());
         self.has_wake_policy.store(policy.policies.wake.is_some(), Ordering::Relaxed);

@@ -20,7 +20,7 @@ use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, Policy, WatchEvent};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::host;
+use super::{HOST, rule};
 use crate::{Events, Observer, TellEnd, Waker};
 pub(super) use guest::{App, SimDialer, SimProber};
 
@@ -68,6 +68,8 @@ struct Inner {
     takes_served: Takes,
     told: Vec<TellEnd>,
     watchers: Vec<mpsc::UnboundedSender<WatchEvent>>,
+    /// Other apps, which do nothing but be there.
+    others: Vec<AppView>,
 }
 
 pub(super) fn id() -> AppId {
@@ -78,7 +80,7 @@ impl Sim {
     pub(super) fn new() -> Arc<Self> {
         let view = AppView {
             id: id(),
-            hosts: vec![host()],
+            rules: vec![rule(HOST)],
             policy: Policy {
                 idle_ms: 0,
                 hold_deadline_ms: 25_000,
@@ -104,6 +106,7 @@ impl Sim {
                 takes_served: Takes::All,
                 told: Vec::new(),
                 watchers: Vec::new(),
+                others: Vec::new(),
             }),
             agreed: watch::Sender::new(None),
             changed: watch::Sender::new(0),
@@ -173,6 +176,26 @@ impl Sim {
         self.with(|sim| {
             sim.configured = false;
             sim.watchers.retain(|w| w.send(WatchEvent::Removed { id: id() }).is_ok());
+        });
+    }
+
+    /// Another app, new or with other rules (as JSON).
+    pub(super) fn other(&self, id: &str, rules: &[&str]) {
+        let rules = rules.iter().map(|json| serde_json::from_str(json).unwrap()).collect();
+        self.with(|sim| {
+            let view = AppView { id: id.parse().unwrap(), rules, ..sim.view.clone() };
+            sim.others.retain(|other| other.id != view.id);
+            sim.others.push(view.clone());
+            sim.watchers.retain(|w| w.send(WatchEvent::App(view.clone())).is_ok());
+        });
+    }
+
+    /// That one goes.
+    pub(super) fn remove_other(&self, id: &str) {
+        let id: AppId = id.parse().unwrap();
+        self.with(|sim| {
+            sim.others.retain(|other| other.id != id);
+            sim.watchers.retain(|w| w.send(WatchEvent::Removed { id: id.clone() }).is_ok());
         });
     }
 
@@ -413,6 +436,9 @@ impl Waker for SimWaker {
             let (sender, receiver) = mpsc::unbounded_channel();
             if sim.configured {
                 sender.send(WatchEvent::App(sim.view.clone())).unwrap();
+            }
+            for view in &sim.others {
+                sender.send(WatchEvent::App(view.clone())).unwrap();
             }
             sender.send(WatchEvent::Synced).unwrap();
             sim.watchers.push(sender);

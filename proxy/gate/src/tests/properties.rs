@@ -28,7 +28,7 @@ fn policy() -> Policy {
 
 fn app() -> Arc<App> {
     let known = Known { state: AppState::Asleep, generation: Generation(0) };
-    Arc::new(App::new(id(), vec![host()], policy(), known, Instant::now()))
+    Arc::new(App::new(id(), policy(), known, Instant::now()))
 }
 
 fn serve(app: &App, attempt: u64, generation: u64) {
@@ -141,12 +141,12 @@ proptest! {
                 Op::Asleep => {
                     let known =
                         Known { state: AppState::Asleep, generation: Generation(generation) };
-                    app.learn(vec![host()], policy(), known, Instant::now());
+                    app.learn(policy(), known, Instant::now());
                     prop_assert!(app.open().is_none());
                 }
                 Op::PausedMaybeLate => {
                     let before = app.open().is_some();
-                    app.learn(vec![host()], policy(), paused(generation), soon);
+                    app.learn(policy(), paused(generation), soon);
                     prop_assert_eq!(app.open().is_some(), before, "it may be of before");
                     doubted = before;
                 }
@@ -159,7 +159,7 @@ proptest! {
                     doubted = false;
                 }
                 Op::Paused => {
-                    app.learn(vec![host()], policy(), paused(generation), later());
+                    app.learn(policy(), paused(generation), later());
                     prop_assert!(app.open().is_none());
                 }
             }

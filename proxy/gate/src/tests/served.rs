@@ -186,11 +186,10 @@ async fn origins_tell_nothing() {
         observer: sim.clone(),
         runtime: Handle::current(),
     };
-    let origin = Host::parse("origin.test").unwrap();
     let at = ([127, 0, 0, 1], 80).into();
-    let gate = Gate::start(settings, [("origin".parse().unwrap(), vec![origin], at)]);
+    let gate = Gate::start(settings, [("origin".parse().unwrap(), vec![rule("origin.test")], at)]);
     eventually(|| gate.synced()).await;
-    let mut visitor = gate.enter("origin.test", Instant::now()).unwrap();
+    let mut visitor = gate.enter("origin.test", "/", &HeaderMap::new(), Instant::now()).unwrap();
     assert!(visitor.enter_open().is_some());
     assert!(gate.answered(&mut visitor).is_none());
     tokio::time::sleep(ms(60_000)).await;

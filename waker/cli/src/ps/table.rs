@@ -137,7 +137,7 @@ mod tests {
         AppStatus {
             view: AppView {
                 id: id.parse().unwrap(),
-                hosts: vec![],
+                rules: vec![],
                 policy: Policy {
                     idle_ms: 0,
                     hold_deadline_ms: 0,

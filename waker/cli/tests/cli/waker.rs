@@ -14,6 +14,7 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use rouse_protocol::app::Generation;
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
+use rouse_protocol::route::HostPattern;
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::status::{AppStatus, PatchTrace, WakeTrace};
 use rouse_protocol::wake::{
@@ -161,7 +162,7 @@ fn problem(status: u16, code: &str) -> Response {
 pub(crate) fn view(state: AppState) -> AppView {
     AppView {
         id: "hello".parse().unwrap(),
-        hosts: vec!["hello.test".to_owned().try_into().unwrap()],
+        rules: vec!["hello.test".parse::<HostPattern>().unwrap().into()],
         policy: Policy {
             idle_ms: 1,
             hold_deadline_ms: 2,
