@@ -9,6 +9,9 @@
 //!    unless [the app's policy](Visitor::asker) says otherwise.
 //! 3. [`Gate::answered`] when the response header comes; dropping the visitor ends its stay.
 //!
+//! An app takes 1.4 KiB asleep and 1.7 KiB once it serves (10,000 apps; policy, state and routes, without its
+//! connections): `examples/apps.rs` measures it.
+//!
 //! | module | decides, without I/O |
 //! | --- | --- |
 //! | [`verdict`] | what one probe or one live answer proves |
