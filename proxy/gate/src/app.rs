@@ -28,6 +28,7 @@ use crate::outside::{Dialer, Upstream};
 use crate::refusal::Refusal;
 use crate::served::{FirstByte, Telling};
 use crate::times::WakeTimes;
+use crate::waiting::Waiting;
 
 /// An app as this proxy knows it.
 pub struct App {
@@ -38,6 +39,8 @@ pub struct App {
     pub(crate) activity: Activity,
     /// How many visitors are held.
     pub(crate) holds: AtomicUsize,
+    /// And since when.
+    pub(crate) waiting: Waiting,
     /// What the waker is still to be told.
     pub(crate) telling: Telling,
     policy: ArcSwap<Policy>,
@@ -99,6 +102,8 @@ pub(crate) struct Ticket {
 pub struct Status {
     /// Its id.
     pub id: AppId,
+    /// The hosts it is reached by.
+    pub hosts: Arc<Vec<Host>>,
     /// What the waker said last.
     pub state: &'static str,
     /// This proxy's gate: `closed`, `waking` or `open`.
@@ -111,6 +116,8 @@ pub struct Status {
     pub in_flight: u64,
     /// For how long nobody has been.
     pub idle: Duration,
+    /// For how long the first of those who are held has been there.
+    pub oldest: Option<Duration>,
 }
 
 impl App {
@@ -129,6 +136,7 @@ impl App {
             }),
             activity: Activity::new(now),
             holds: AtomicUsize::new(0),
+            waiting: Waiting::default(),
             telling: Telling::default(),
             has_wake_policy: AtomicBool::new(policy.policies.wake.is_some()),
             budgets: full_budgets(&policy, now),
@@ -312,12 +320,14 @@ impl App {
         };
         Status {
             id: self.id.clone(),
+            hosts: self.hosts(),
             state: known.state.as_str(),
             gate,
             generation,
             holds: self.holds.load(Ordering::Relaxed),
             in_flight: self.activity.in_flight(),
             idle: self.activity.idle(now),
+            oldest: self.waiting.oldest(now),
         }
     }
 

@@ -186,6 +186,11 @@ impl Gate {
         self.stopping.cancel();
     }
 
+    /// Whether [`Self::stop`] was called.
+    pub fn stopping(&self) -> bool {
+        self.stopping.is_cancelled()
+    }
+
     /// Ends the gate's own tasks, and returns when they have.
     pub async fn end(&self) {
         self.stopping.cancel();

@@ -15,6 +15,7 @@ use crate::gate::Gate;
 use crate::observer::HoldEnd;
 use crate::refusal::Refusal;
 use crate::visitor::Visitor;
+use crate::waiting::Place;
 use crate::wake;
 
 impl Gate {
@@ -32,8 +33,8 @@ impl Gate {
         gone: impl Future<Output = ()> + Send,
     ) -> Result<(), Refusal> {
         let app = visitor.app().clone();
-        let mut slot = Slot { gate: self, app: &app, end: HoldEnd::Gone, counted: false };
-        let result = match slot.admit(&asker) {
+        let mut slot = Slot { gate: self, app: &app, end: HoldEnd::Gone, counted: None };
+        let result = match slot.admit(&asker, visitor.arrived()) {
             Ok(()) => {
                 let began = Instant::now();
                 let (until, end) = patience(&app.policy(), &asker);
@@ -98,11 +99,11 @@ struct Slot<'a> {
     gate: &'a Gate,
     app: &'a App,
     end: HoldEnd,
-    counted: bool,
+    counted: Option<Place>,
 }
 
 impl Slot<'_> {
-    fn admit(&mut self, asker: &Asker) -> Result<(), Refusal> {
+    fn admit(&mut self, asker: &Asker, arrived: Instant) -> Result<(), Refusal> {
         if self.gate.stopping.is_cancelled() {
             return Err(Refusal::Stopping);
         }
@@ -125,14 +126,15 @@ impl Slot<'_> {
             self.app.holds.fetch_sub(1, Ordering::Relaxed);
             return Err(Refusal::Full);
         }
-        self.counted = true;
+        self.counted = Some(self.app.waiting.enter(arrived));
         Ok(())
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        if self.counted {
+        if let Some(place) = self.counted {
+            self.app.waiting.leave(place);
             self.app.holds.fetch_sub(1, Ordering::Relaxed);
             self.gate.held.fetch_sub(1, Ordering::Relaxed);
         }

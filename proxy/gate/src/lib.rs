@@ -44,6 +44,7 @@ mod tests;
 pub mod times;
 pub mod verdict;
 mod visitor;
+mod waiting;
 mod wake;
 
 pub use app::{App, Open, Status};

@@ -89,6 +89,11 @@ impl Visitor {
         self.counts = false;
     }
 
+    /// For how long it has been held, over all its holds; zero for one that never was.
+    pub fn held(&self) -> Duration {
+        self.held
+    }
+
     /// Goes through the gate if it is open. Otherwise the visitor has to be
     /// [held](crate::Gate::hold).
     pub fn enter_open(&mut self) -> Option<&Arc<Open>> {
