@@ -147,7 +147,13 @@ impl QemuMachine {
         record: &RunRecord,
     ) -> Result<Self, QmpError> {
         let status = finalized(&started.qmp).await?;
-        let standing = status != qmp::RunState::running;
+        // Whoever has stopped it for an error of its disk wants it to run: it is not paused, and goes on
+        // when there is room again.
+        let stalled = status == qmp::RunState::io_error;
+        if stalled {
+            started.qmp.found_stalled();
+        }
+        let standing = status != qmp::RunState::running && !stalled;
         let agent = life.key.is_some();
         let record = record.clone();
         let machine =

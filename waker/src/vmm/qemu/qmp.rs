@@ -62,6 +62,7 @@ pub struct Qmp {
     raw: UnixStream,
     migration: watch::Receiver<Option<MigrationStatus>>,
     stalled: watch::Receiver<bool>,
+    stall: watch::Sender<bool>,
     _events: JoinSet<()>,
 }
 
@@ -90,6 +91,7 @@ impl Qmp {
             .into_parts();
         let (tell, migration) = watch::channel(None);
         let (stall, stalled) = watch::channel(false);
+        let found = stall.clone();
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             // Reading events is also what lets commands be answered.
@@ -118,7 +120,15 @@ impl Qmp {
                 }
             }
         });
-        Ok(Self { path: path.to_owned(), service, raw, migration, stalled, _events: driver })
+        Ok(Self {
+            path: path.to_owned(),
+            service,
+            raw,
+            migration,
+            stalled,
+            stall: found,
+            _events: driver,
+        })
     }
 
     /// Runs one command.
@@ -151,6 +161,11 @@ impl Qmp {
             .await
             .map_err(|source| QmpError::Socket { path: self.path.clone(), source })?;
         self.execute(qmp::getfd { fdname: name.to_owned() }).await.map(drop)
+    }
+
+    /// The guest was found as [`Self::stalled`] tells: the event came before this connection.
+    pub fn found_stalled(&self) {
+        self.stall.send_replace(true);
     }
 
     /// Whether QEMU has stopped the guest since its disk's file could not be written.
