@@ -34,6 +34,8 @@ pub(crate) enum Later {
     Clear(usize),
     /// The ballast is taken off.
     EmptyDisk,
+    /// What was asked of the guest of this app has been done, or never will be.
+    GuestDone(usize),
 }
 
 /// How a program is, as far as we know.
@@ -155,6 +157,9 @@ impl Director {
                 }
             }
             Later::EmptyDisk => self.empty_disk(),
+            Later::GuestDone(app) => {
+                self.world.end(&Trouble::Vm(self.world.apps[app].name().to_owned()));
+            }
         }
     }
 
