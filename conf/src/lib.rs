@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod shown;
 
 use std::cell::RefCell;
 use std::fmt::{self, Display};
@@ -23,6 +24,8 @@ use std::path::{Path, PathBuf};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+pub use shown::shown;
 
 /// The largest file that is read, in bytes: no configuration of ours comes near.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
@@ -252,6 +255,11 @@ impl<'t> Table<'t> {
             }
         }
         read
+    }
+
+    /// The text of the whole file.
+    pub fn text(&self) -> &'t str {
+        self.context.text
     }
 
     /// Adds a mistake about this table as a whole.

@@ -1,49 +1,123 @@
-//! The operators' own listener: metrics, health, holds.
+//! What operators are told: metrics, health, apps, holds, the configuration; and the order to drain.
+//!
+//! [`Admin::answer`] is all of it, and knows no listener: method and path in, an answer out.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rouse_gate::{Gate, Status};
 use rouse_protocol::app::AppId;
 use rouse_proxy::Rouse;
 use serde::Serialize;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const TOML: &str = "application/toml";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What there is, as `/` tells it.
+const INDEX: &str = "\
+GET  /metrics   everything counted, for Prometheus
+GET  /healthz   this process is alive
+GET  /readyz    it knows its apps, and does not drain
+GET  /config    the configuration with its defaults, without secrets
+GET  /apps      all apps
+GET  /apps/ID   one of them
+GET  /holds     how many are held, app by app, and since when
+POST /drain     stop accepting, let everybody through, end
+";
+
+/// The operators' side of one proxy.
 pub(crate) struct Admin {
     pub(crate) rouse: Rouse,
-    /// Where visitors come in.
-    pub(crate) http: Vec<SocketAddr>,
+    /// The configuration as it may be shown.
+    pub(crate) config: String,
+    /// Begins to drain. Returns at once, and may be called again.
+    pub(crate) drain: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// How long our own listener may take to accept, for `/healthz`.
-const ACCEPT: Duration = Duration::from_secs(1);
+/// An answer to an operator.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) kind: &'static str,
+    pub(crate) body: Vec<u8>,
+    /// The methods that there are, where another was used.
+    pub(crate) allow: Option<&'static str>,
+}
 
-/// One app in `/holds`.
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked<'a> {
+    Index,
+    Metrics,
+    Alive,
+    Ready,
+    Config,
+    Apps,
+    App(&'a str),
+    Holds,
+    Drain,
+}
+
+/// Why nothing is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unasked {
+    Unknown,
+    Method(&'static str),
+}
+
+fn route<'a>(method: &Method, path: &'a str) -> Result<Asked<'a>, Unasked> {
+    let asked = match path {
+        "/" => Asked::Index,
+        "/metrics" => Asked::Metrics,
+        "/healthz" => Asked::Alive,
+        "/readyz" => Asked::Ready,
+        "/config" => Asked::Config,
+        "/apps" => Asked::Apps,
+        "/holds" => Asked::Holds,
+        "/drain" => Asked::Drain,
+        path => match path.strip_prefix("/apps/") {
+            Some(id) if !id.is_empty() && !id.contains('/') => Asked::App(id),
+            _ => return Err(Unasked::Unknown),
+        },
+    };
+    match (asked, method) {
+        (Asked::Drain, &Method::POST) => Ok(asked),
+        (Asked::Drain, _) => Err(Unasked::Method("POST")),
+        (_, &Method::GET | &Method::HEAD) => Ok(asked),
+        _ => Err(Unasked::Method("GET, HEAD")),
+    }
+}
+
+/// One app in `/apps`.
 #[derive(Serialize)]
-struct Row {
-    id: String,
+struct AppRow<'a> {
+    id: &'a str,
+    hosts: Vec<String>,
     state: &'static str,
     gate: &'static str,
     generation: u64,
-    holds: usize,
     in_flight: u64,
-    idle_ms: u64,
-    /// What it claims in vain.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unserved: Vec<String>,
+    holds: usize,
+    idle_seconds: f64,
 }
+
+/// What apps claim in vain.
+type Unserved = HashMap<AppId, Vec<String>>;
 
 /// How long an operator's request may take to come.
 const HEADER: Duration = Duration::from_secs(10);
@@ -69,10 +143,9 @@ pub(crate) async fn serve(socket: TcpListener, admin: Arc<Admin>, over: Cancella
         connections.spawn(async move {
             let _place = place;
             let answer = service_fn(move |request: Request<Incoming>| {
-                let admin = Arc::clone(&admin);
-                async move {
-                    Ok::<_, Infallible>(admin.answer(request.method(), request.uri().path()).await)
-                }
+                let answer = admin.answer(request.method(), request.uri().path());
+                let response = answer.response(*request.method() == Method::HEAD);
+                async move { Ok::<_, Infallible>(response) }
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEADER);
@@ -83,65 +156,248 @@ pub(crate) async fn serve(socket: TcpListener, admin: Arc<Admin>, over: Cancella
     }
 }
 
-impl Admin {
-    async fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
-        if *method != Method::GET {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".into());
-        }
-        match path {
-            "/metrics" => {
-                let kind = "text/plain; version=0.0.4; charset=utf-8";
-                text(StatusCode::OK, kind, self.rouse.metrics().into())
-            }
-            "/healthz" => match self.accepts().await {
-                Ok(()) => text(StatusCode::OK, "text/plain", "ok\n".into()),
-                Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", why.into_bytes()),
-            },
-            "/holds" => text(StatusCode::OK, "application/json", self.holds()),
-            _ => text(StatusCode::NOT_FOUND, "text/plain", "/metrics /healthz /holds\n".into()),
+impl<'a> AppRow<'a> {
+    fn of(app: &'a Status, gate: &Gate) -> Self {
+        Self {
+            id: app.id.as_str(),
+            hosts: gate.rules(&app.id),
+            state: app.state,
+            gate: app.gate,
+            generation: app.generation.0,
+            in_flight: app.in_flight,
+            holds: app.holds,
+            idle_seconds: app.idle.as_secs_f64(),
         }
     }
+}
 
-    /// Whether visitors can come in: this listener may be up before theirs are, and outlives them
-    /// when the server goes down.
-    async fn accepts(&self) -> Result<(), String> {
-        for address in &self.http {
-            let tried = tokio::time::timeout(ACCEPT, TcpStream::connect(address)).await;
-            match tried {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => return Err(format!("{address}: {error}\n")),
-                Err(_) => return Err(format!("{address}: does not accept\n")),
-            }
-        }
-        Ok(())
-    }
+/// One app in `/holds`.
+#[derive(Serialize)]
+struct HoldRow<'a> {
+    id: &'a str,
+    state: &'static str,
+    gate: &'static str,
+    generation: u64,
+    holds: usize,
+    /// For how long the first of them has been there.
+    oldest_ms: Option<u64>,
+    in_flight: u64,
+    idle_ms: u64,
+    /// What it claims in vain.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    unserved: &'a [String],
+}
 
-    fn holds(&self) -> Vec<u8> {
+impl<'a> HoldRow<'a> {
+    fn of(app: &'a Status, unserved: &'a Unserved) -> Self {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let mut unserved: HashMap<AppId, Vec<String>> = HashMap::new();
-        for one in self.rouse.gate().unserved() {
-            unserved.entry(one.app).or_default().push(one.why);
-        }
-        let row = |app: rouse_gate::Status| Row {
-            unserved: unserved.get(&app.id).cloned().unwrap_or_default(),
-            id: app.id.to_string(),
+        Self {
+            unserved: unserved.get(&app.id).map_or(&[], Vec::as_slice),
+            id: app.id.as_str(),
             state: app.state,
             gate: app.gate,
             generation: app.generation.0,
             holds: app.holds,
+            oldest_ms: app.oldest.map(ms),
             in_flight: app.in_flight,
             idle_ms: ms(app.idle),
-        };
-        let rows: Vec<_> = self.rouse.gate().status().into_iter().map(row).collect();
-        serde_json::to_vec(&rows).expect("rows are plain JSON")
+        }
     }
 }
 
-fn text(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let length = body.len();
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
-    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-    response
+impl Admin {
+    /// The answer to `method path`; a query is no part of the path. For HEAD it is that of GET.
+    pub(crate) fn answer(&self, method: &Method, path: &str) -> Answer {
+        let asked = match route(method, path) {
+            Ok(asked) => asked,
+            Err(Unasked::Unknown) => {
+                let body = format!("There is no such page. There are:\n{INDEX}");
+                return Answer::new(StatusCode::NOT_FOUND, TEXT, body);
+            }
+            Err(Unasked::Method(allow)) => {
+                let body = format!("{path} takes {allow}.\n");
+                let answer = Answer::new(StatusCode::METHOD_NOT_ALLOWED, TEXT, body);
+                return Answer { allow: Some(allow), ..answer };
+            }
+        };
+        match asked {
+            Asked::Index => Answer::new(StatusCode::OK, TEXT, INDEX),
+            Asked::Metrics => Answer::new(StatusCode::OK, PROMETHEUS, self.rouse.metrics()),
+            Asked::Alive => Answer::new(StatusCode::OK, TEXT, "ok\n"),
+            Asked::Ready => {
+                let gate = self.rouse.gate();
+                ready(gate.synced(), gate.stopping())
+            }
+            Asked::Config => Answer::new(StatusCode::OK, TOML, self.config.as_str()),
+            Asked::Apps => {
+                let gate = self.rouse.gate();
+                let apps = gate.status();
+                let row = |app| AppRow::of(app, gate);
+                Answer::json(&apps.iter().map(row).collect::<Vec<_>>())
+            }
+            Asked::App(id) => {
+                let apps = self.rouse.gate().status();
+                match apps.iter().find(|app| app.id.as_str() == id) {
+                    Some(app) => Answer::json(&AppRow::of(app, self.rouse.gate())),
+                    None => Answer::new(StatusCode::NOT_FOUND, TEXT, "There is no such app.\n"),
+                }
+            }
+            Asked::Holds => {
+                let apps = self.rouse.gate().status();
+                let mut unserved = Unserved::new();
+                for one in self.rouse.gate().unserved() {
+                    unserved.entry(one.app).or_default().push(one.why);
+                }
+                let row = |app| HoldRow::of(app, &unserved);
+                Answer::json(&apps.iter().map(row).collect::<Vec<_>>())
+            }
+            Asked::Drain => {
+                (self.drain)();
+                Answer::new(StatusCode::ACCEPTED, TEXT, "draining\n")
+            }
+        }
+    }
+}
+
+fn ready(synced: bool, stopping: bool) -> Answer {
+    match (synced, stopping) {
+        (_, true) => Answer::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, "draining\n"),
+        (false, _) => {
+            let why = "the waker has not told its apps yet\n";
+            Answer::new(StatusCode::SERVICE_UNAVAILABLE, TEXT, why)
+        }
+        (true, false) => Answer::new(StatusCode::OK, TEXT, "ok\n"),
+    }
+}
+
+impl Answer {
+    fn new(status: StatusCode, kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, kind, body: body.into(), allow: None }
+    }
+
+    fn json(rows: &impl Serialize) -> Self {
+        match serde_json::to_vec(rows) {
+            Ok(mut body) => {
+                body.push(b'\n');
+                Self::new(StatusCode::OK, JSON, body)
+            }
+            Err(error) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+        }
+    }
+
+    fn response(self, head: bool) -> Response<Full<Bytes>> {
+        let length = self.body.len();
+        let body = if head { Bytes::new() } else { self.body.into() };
+        let mut response = Response::new(Full::new(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        headers.insert(header::CONTENT_LENGTH, length.into());
+        if let Some(allow) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rouse_proxy::{Options, Origin};
+    use serde_json::Value;
+
+    use super::*;
+
+    fn admin(drained: &Arc<AtomicUsize>) -> Admin {
+        let origin = Origin {
+            id: "static".parse().unwrap(),
+            rules: vec![
+                "static.test".parse::<rouse_protocol::route::HostPattern>().unwrap().into(),
+            ],
+            address: ([127, 0, 0, 1], 9).into(),
+        };
+        let options = Options { origins: vec![origin], ..Options::default() };
+        let drained = drained.clone();
+        Admin {
+            rouse: Rouse::start(options).unwrap(),
+            config: "[listen]\n".to_owned(),
+            drain: Arc::new(move || {
+                drained.fetch_add(1, Ordering::Relaxed);
+            }),
+        }
+    }
+
+    #[test]
+    fn routes() {
+        let (get, head, post) = (Method::GET, Method::HEAD, Method::POST);
+        for (method, path, expected) in [
+            (&get, "/", Ok(Asked::Index)),
+            (&head, "/metrics", Ok(Asked::Metrics)),
+            (&get, "/apps/a-1", Ok(Asked::App("a-1"))),
+            (&get, "/apps", Ok(Asked::Apps)),
+            (&get, "/apps/", Err(Unasked::Unknown)),
+            (&get, "/apps/a/b", Err(Unasked::Unknown)),
+            (&post, "/drain", Ok(Asked::Drain)),
+            (&get, "/drain", Err(Unasked::Method("POST"))),
+            (&head, "/drain", Err(Unasked::Method("POST"))),
+            (&post, "/holds", Err(Unasked::Method("GET, HEAD"))),
+            (&post, "/nothing", Err(Unasked::Unknown)),
+            (&get, "", Err(Unasked::Unknown)),
+        ] {
+            assert_eq!(route(method, path), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn every_page_answers() {
+        let drained = Arc::default();
+        let admin = admin(&drained);
+        for line in INDEX.lines() {
+            let mut words = line.split_whitespace();
+            let method: Method = words.next().unwrap().parse().unwrap();
+            let path = words.next().unwrap().replace("ID", "static");
+            let answer = admin.answer(&method, &path);
+            assert!(answer.status.is_success() && !answer.body.is_empty(), "{line}: {answer:?}");
+        }
+        assert_eq!(drained.load(Ordering::Relaxed), 1);
+        assert_eq!(admin.answer(&Method::GET, "/drain").allow, Some("POST"));
+        assert_eq!(drained.load(Ordering::Relaxed), 1);
+        let unknown = admin.answer(&Method::GET, "/nothing");
+        assert_eq!(unknown.status, 404);
+        assert!(String::from_utf8(unknown.body).unwrap().contains("/readyz"));
+        assert_eq!(admin.answer(&Method::GET, "/apps/other").status, 404);
+    }
+
+    #[test]
+    fn an_app_is_told_whole() {
+        let admin = admin(&Arc::default());
+        let row: Value =
+            serde_json::from_slice(&admin.answer(&Method::GET, "/apps/static").body).unwrap();
+        assert_eq!(row["id"], "static");
+        assert_eq!(row["hosts"], serde_json::json!(["static.test"]));
+        assert_eq!((&row["state"], &row["gate"]), (&"awake".into(), &"open".into()));
+        assert_eq!((&row["generation"], &row["holds"]), (&0.into(), &0.into()));
+        assert!(row["idle_seconds"].as_f64().is_some());
+        let rows: Value =
+            serde_json::from_slice(&admin.answer(&Method::GET, "/apps").body).unwrap();
+        assert_eq!(rows.as_array().map(Vec::len), Some(1));
+        let rows: Value =
+            serde_json::from_slice(&admin.answer(&Method::GET, "/holds").body).unwrap();
+        assert_eq!(rows[0]["oldest_ms"], Value::Null);
+    }
+
+    #[test]
+    fn ready_is_synced_and_not_draining() {
+        for (synced, stopping, status) in
+            [(true, false, 200), (false, false, 503), (true, true, 503), (false, true, 503)]
+        {
+            assert_eq!(ready(synced, stopping).status.as_u16(), status);
+        }
+        let admin = admin(&Arc::default());
+        assert_eq!(admin.answer(&Method::GET, "/readyz").status, 200);
+        admin.rouse.stop();
+        assert_eq!(admin.answer(&Method::GET, "/readyz").status, 503);
+        assert_eq!(admin.answer(&Method::GET, "/healthz").status, 200);
+    }
 }

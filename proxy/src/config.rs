@@ -1,5 +1,7 @@
 //! `proxy.toml`: parsed whole or refused whole, with every mistake at once.
 
+mod seen;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,6 +18,8 @@ use rouse_protocol::route;
 use rouse_proxy::{Limits, Options, Origin};
 
 use crate::listen::{Listener, Speaks};
+/// What a file that says nothing means, for operators to see. A test holds it against the code.
+const DEFAULTS: &str = include_str!("config/defaults.toml");
 
 /// A configuration that was found good.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) downstream: Downstream,
     /// Where operators look.
     pub(crate) admin: Option<SocketAddr>,
+    /// All of it as operators may see it, TOML.
+    pub(crate) shown: String,
     /// Worker threads of each service.
     pub(crate) threads: usize,
     /// How long requests may go on after a SIGTERM.
@@ -107,8 +113,10 @@ fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
     if waker.is_none() && origins.is_empty() {
         file.mistake("nothing to serve: give `[waker] socket`, or at least one `[[origin]]`");
     }
-    let rouse = Options { name, waker, limits, connecting, origins, edge: None };
-    Some(Config { listeners, tls, downstream, admin, threads, grace, drain, rouse })
+    let seen = seen::seen(file, base);
+    let shown = rouse_conf::shown(file.text(), DEFAULTS).unwrap_or_default();
+    let rouse = Options { name, waker, limits, connecting, origins, edge: None, seen };
+    Some(Config { listeners, tls, downstream, admin, shown, threads, grace, drain, rouse })
 }
 
 /// `[listen]`: addresses by what is spoken there, and the admin's.
@@ -136,7 +144,7 @@ fn listeners(t: &mut Table<'_>) -> (Vec<Listener>, Option<SocketAddr>) {
     if all.is_empty() {
         t.mistake("nobody can come in: give at least one address in `http`, `https` or `h2c`");
     }
-    (all, t.optional("admin", None))
+    (all, seen::admin(t))
 }
 
 fn is_name(name: &str) -> bool {

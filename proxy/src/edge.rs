@@ -38,9 +38,6 @@ impl Rouse {
     /// Refuses what two servers could read in two ways, and finds out who asks. True: it is answered.
     pub(crate) async fn examine(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
         let connected = Connected::of(session);
-        if let Some(connected) = connected {
-            connected.header_whole();
-        }
         let Some(edge) = self.edge() else { return Ok(false) };
         let request = session.req_header();
         if let Err(insane) = check(session, request) {

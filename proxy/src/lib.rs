@@ -5,22 +5,34 @@
 //! binary is just another such server.
 #![forbid(unsafe_code)]
 
+mod access;
 mod answer;
 mod connected;
 mod door;
 mod edge;
 mod headers;
+mod health;
 mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
 mod peer;
 mod plugin;
 mod prober;
+mod seen;
+mod trace;
 mod visit;
 
+pub use access::{AccessOptions, Record, Target};
 pub use answer::Answer;
 pub use connected::Connected;
 pub use edge::Edge;
+pub use health::HealthOptions;
 pub use metrics::Metrics;
+#[cfg(feature = "otel")]
+pub use otel::OtelOptions;
 pub use peer::Connecting;
 pub use plugin::{Options, Origin, Rouse, StartError};
 pub use rouse_gate::Limits;
+pub use seen::SeenOptions;
+pub use trace::Tracing;
 pub use visit::Visit;

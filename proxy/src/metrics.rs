@@ -18,6 +18,9 @@
 //! | `rouse_connections_refused_total` | `reason` | connections that came to nothing: limits, PROXY protocol, handshakes |
 //! | `rouse_requests_refused_total` | `reason` | requests that have no meaning, or two |
 //! | `rouse_certificate_expiry_seconds` | `file` | when a certificate ends, in Unix time |
+//! | `rouse_holds_oldest_seconds` | | for how long the first of those held now has been there; 0: nobody is |
+//! | `rouse_log_dropped_total` | | lines of the access log that were not written |
+//! | `rouse_spans_dropped_total` | | spans that did not get to the collector |
 //! | `rouse_requests_total` | `class`: `1xx`…`5xx`, `ours`, `none` | answers; `ours`: an error of ours, `none`: the client left without one |
 
 use std::collections::BTreeMap;
@@ -25,7 +28,7 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use rouse_gate::times::Shares;
@@ -64,6 +67,9 @@ pub struct Metrics {
     requests: [IntCounter; CLASSES.len()],
     early: IntCounter,
     pub(crate) doors: Doors,
+    oldest: Gauge,
+    log_dropped: IntCounter,
+    spans_dropped: IntCounter,
 }
 
 impl Metrics {
@@ -132,10 +138,25 @@ impl Metrics {
                 "Wakes that began at a TLS handshake.",
             )?,
             doors: Doors::new(&registry)?,
+            oldest: Gauge::new(
+                "rouse_holds_oldest_seconds",
+                "For how long the first of those held now has been there.",
+            )?,
+            log_dropped: IntCounter::new(
+                "rouse_log_dropped_total",
+                "Lines of the access log that were not written.",
+            )?,
+            spans_dropped: IntCounter::new(
+                "rouse_spans_dropped_total",
+                "Spans that did not get to the collector.",
+            )?,
             registry,
         };
-        let all: [Box<dyn Collector>; 13] = [
+        let all: [Box<dyn Collector>; 16] = [
             Box::new(metrics.early.clone()),
+            Box::new(metrics.spans_dropped.clone()),
+            Box::new(metrics.oldest.clone()),
+            Box::new(metrics.log_dropped.clone()),
             Box::new(metrics.wake.clone()),
             Box::new(metrics.phase.clone()),
             Box::new(metrics.own.clone()),
@@ -169,6 +190,9 @@ impl Metrics {
         for phase in Phase::ALL {
             metrics.phase.with_label_values(&[phase.as_str()]);
         }
+        for state in STATES {
+            metrics.apps.with_label_values(&[state]);
+        }
         Ok(metrics)
     }
 
@@ -176,15 +200,18 @@ impl Metrics {
     pub(crate) fn text(&self, gate: &Gate) -> String {
         let mut states: BTreeMap<&str, i64> = STATES.map(|state| (state, 0)).into();
         let mut in_flight = 0;
+        let mut oldest = Duration::ZERO;
         for app in gate.status() {
             *states.entry(app.state).or_default() += 1;
             in_flight += app.in_flight;
+            oldest = oldest.max(app.oldest.unwrap_or_default());
         }
         for (state, count) in states {
             self.apps.with_label_values(&[state]).set(count);
         }
         let gauge = |n| i64::try_from(n).unwrap_or(i64::MAX);
         self.in_flight.set(gauge(in_flight));
+        self.oldest.set(oldest.as_secs_f64());
         self.holds.set(gauge(gate.held() as u64));
         self.conflicts.set(gauge(gate.unserved().len() as u64));
         self.connected.set(i64::from(gate.connected()));
@@ -206,6 +233,15 @@ impl Metrics {
             None => 0,
         };
         self.requests[class].inc();
+    }
+
+    pub(crate) fn log_dropped(&self) -> IntCounter {
+        self.log_dropped.clone()
+    }
+
+    #[cfg(feature = "otel")]
+    pub(crate) fn spans_dropped(&self) -> IntCounter {
+        self.spans_dropped.clone()
     }
 }
 
@@ -239,5 +275,59 @@ impl Observer for Metrics {
 
     fn served_told(&self, end: TellEnd) {
         self.served.with_label_values(&[end.as_str()]).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(metrics: &Metrics) -> String {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&metrics.registry.gather(), &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn connections_count_while_they_are_open() {
+        let metrics = Metrics::new().unwrap();
+        metrics.doors.opened("http");
+        metrics.doors.opened("http");
+        metrics.doors.closed("http");
+        metrics.doors.refused("timeout");
+        metrics.doors.insane("host");
+        metrics.doors.certificates([("a.pem", 1_800_000_000)].into_iter());
+        metrics.doors.certificates([("b.pem", 1_900_000_000)].into_iter());
+        let text = gathered(&metrics);
+        for line in [
+            "rouse_connections{speaks=\"http\"} 1",
+            "rouse_connections_total{speaks=\"http\"} 2",
+            "rouse_connections_refused_total{reason=\"timeout\"} 1",
+            "rouse_requests_refused_total{reason=\"host\"} 1",
+            "rouse_certificate_expiry_seconds{file=\"b.pem\"} 1900000000",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+        }
+        assert!(!text.contains("a.pem"), "what is not served any more");
+    }
+
+    #[test]
+    fn a_rule_names_only_metrics_that_there_are() {
+        let rules = include_str!("../../conf/prometheus/rules.yml");
+        let metrics = Metrics::new().unwrap();
+        metrics.doors.certificates([("a.pem", 1)].into_iter());
+        metrics.doors.opened("http");
+        metrics.doors.refused("x");
+        let there = metrics.registry.gather();
+        let names: Vec<_> = there.iter().map(|family| family.name()).collect();
+        let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let mut named = 0;
+        for name in rules.split(|c| !word(c)).filter(|name| name.starts_with("rouse_")) {
+            let plain = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let known = names.contains(&name) || plain.is_some_and(|plain| names.contains(&plain));
+            assert!(known, "{name} is none of {names:?}");
+            named += 1;
+        }
+        assert!(named >= 8);
     }
 }

@@ -30,6 +30,7 @@ use crate::headers;
 use crate::metrics::Metrics;
 use crate::peer::{self, Connecting, PingoraDialer};
 use crate::prober::TcpProber;
+use crate::seen::{Seen, SeenOptions};
 use crate::visit::Visit;
 
 /// An error of ours; which one is in the [`Visit`].
@@ -61,6 +62,8 @@ pub struct Options {
     /// What is believed of visitors; none: the connection's address is the client, and
     /// [`Rouse::request_filter`] does nothing.
     pub edge: Option<Edge>,
+    /// What is seen of requests from outside.
+    pub seen: SeenOptions,
 }
 
 /// An app that never sleeps: no wake, no gate.
@@ -83,6 +86,13 @@ pub enum StartError {
     /// A metric is wrong or twice there.
     #[error("the metrics can't be registered: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// The access log has no place to go.
+    #[error("the access log can't be opened: {0}")]
+    AccessLog(io::Error),
+    /// Spans have no place to go.
+    #[cfg(feature = "otel")]
+    #[error("spans can't be sent: {0}")]
+    Otel(#[from] opentelemetry_otlp::ExporterBuildError),
 }
 
 /// Holding for a Pingora server. Cheap to clone; ends with its last clone.
@@ -95,6 +105,7 @@ struct Inner {
     gate: Arc<Gate>,
     metrics: Arc<Metrics>,
     edge: Option<Edge>,
+    seen: Seen,
     /// The gate's own threads. They outlive every service of the server, whose drain needs them.
     runtime: Option<Runtime>,
 }
@@ -111,13 +122,14 @@ impl Drop for Inner {
 impl Rouse {
     /// Starts following the waker, on threads of its own.
     pub fn start(options: Options) -> Result<Self, StartError> {
-        let Options { name, waker, limits, connecting, origins, edge } = options;
+        let Options { name, waker, limits, connecting, origins, edge, seen } = options;
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("gate")
             .enable_all()
             .build()?;
         let metrics = Arc::new(Metrics::new()?);
+        let seen = Seen::open(seen, &metrics).map_err(StartError::AccessLog)?;
         let settings = Settings {
             name,
             limits,
@@ -129,7 +141,10 @@ impl Rouse {
         };
         let origins = origins.into_iter().map(|o| (o.id, o.rules, o.address));
         let gate = Gate::start(settings, origins);
-        Ok(Self { inner: Arc::new(Inner { gate, metrics, edge, runtime: Some(runtime) }) })
+        #[cfg(feature = "otel")]
+        let seen = seen.export(&gate, &metrics)?;
+        let inner = Inner { gate, metrics, edge, seen, runtime: Some(runtime) };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The gate behind it.
@@ -176,6 +191,10 @@ impl Rouse {
         self.inner.metrics.doors.certificates(all);
     }
 
+    pub(crate) fn seen(&self) -> &Seen {
+        &self.inner.seen
+    }
+
     /// Lets every held visitor go with an answer of ours, and holds no more. For a server that is
     /// going down.
     pub fn stop(&self) {
@@ -186,7 +205,10 @@ impl Rouse {
     /// answers in the app's place what its policy has for that, a health check of a sleeping app say.
     /// True: it is answered. Where this is not called, such requests wake.
     pub async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
-        if self.examine(session, visit).await? {
+        if let Some(connected) = Connected::of(session) {
+            connected.header_whole();
+        }
+        if self.tell_health(session, visit).await? || self.examine(session, visit).await? {
             return Ok(true);
         }
         if visit.visitor.is_none() {
@@ -215,6 +237,7 @@ impl Rouse {
     ) -> Result<Box<HttpPeer>> {
         // Without this a client that sends its next request while it waits is cut off.
         session.set_pipelining_enabled(true);
+        visit.tries = visit.tries.saturating_add(1);
         if visit.visitor.is_none() {
             visit.visitor = self.route(session, visit);
         }
@@ -299,6 +322,7 @@ impl Rouse {
                 headers::forward(request, client.map(|addr| addr.ip()))?;
             }
         }
+        self.inner.seen.pass_on(request, visit);
         if let Some(nonce) = &visit.nonce {
             request.insert_header(NONCE, &**nonce)?;
         }
@@ -331,6 +355,7 @@ impl Rouse {
             self.inner.metrics.visitor_served(&woken.shares, woken.first);
             response.insert_header(WAKE, woken.word)?;
             response.append_header(SERVER_TIMING, woken.shares.server_timing())?;
+            visit.woken = Some(Box::new(woken));
         }
         Ok(())
     }
@@ -442,7 +467,7 @@ impl Rouse {
         visit.answer.is_some() || *error.esource() == ErrorSource::Downstream
     }
 
-    /// In `logging`: counts the request.
+    /// In `logging`: counts the request, and writes it into the access log.
     pub fn logging(&self, session: &Session, visit: &Visit) {
         // Over HTTP/2 there may be others on the connection.
         if !session.is_http2()
@@ -451,8 +476,24 @@ impl Rouse {
             connected.request_over();
         }
         let status = session.response_written().map(|response| response.status.as_u16());
-        self.inner.metrics.request(status, visit.answer.is_some());
+        if !visit.health {
+            self.inner.metrics.request(status, visit.answer.is_some());
+        }
+        self.inner.seen.log(session, visit, status);
     }
+}
+
+/// Who asks.
+pub(crate) fn client(session: &Session, visit: &Visit) -> Option<IpAddr> {
+    client_ip(session, visit.sender.as_deref())
+}
+
+/// The same, where nothing is known of the visit but its sender.
+fn client_ip(session: &Session, sender: Option<&Sender>) -> Option<IpAddr> {
+    if let Some(sender) = sender {
+        return Some(sender.client.address);
+    }
+    session.client_addr().and_then(|addr| addr.as_inet()).map(|addr| addr.ip())
 }
 
 fn refuse<T>(slot: &mut Option<Answer>, answer: Answer) -> Result<T> {
@@ -469,14 +510,6 @@ fn asked_host(session: &Session) -> Option<&str> {
         Some(authority) => Some(authority.host()),
         None => request.headers.get(HOST)?.to_str().ok(),
     }
-}
-
-/// Whose budget of wakes it is.
-fn client_ip(session: &Session, sender: Option<&Sender>) -> Option<IpAddr> {
-    if let Some(sender) = sender {
-        return Some(sender.client.address);
-    }
-    session.client_addr().and_then(|addr| addr.as_inet()).map(|addr| addr.ip())
 }
 
 /// What a policy looks at.

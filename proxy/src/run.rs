@@ -17,7 +17,7 @@ use rouse_tls::{Store, Tls};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -132,6 +132,8 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
         tracker: server.tracker.clone(),
     });
     let tasks = TaskTracker::new();
+    // An operator's order to drain, as good as a signal.
+    let asked = Arc::new(Notify::new());
     let mut addresses = Vec::new();
     for Bound { listener, socket } in &server.bound {
         let own = again(socket)?;
@@ -139,7 +141,12 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
         server.accepting.spawn(Arc::clone(&door).accept(*listener, own, server.stop.clone()));
     }
     if let Some(socket) = &server.admin {
-        let admin = admin::Admin { rouse: rouse.clone(), http: addresses.clone() };
+        let ask = Arc::clone(&asked);
+        let admin = admin::Admin {
+            rouse: rouse.clone(),
+            config: config.shown,
+            drain: Arc::new(move || ask.notify_one()),
+        };
         let over = server.admin_over.clone();
         tasks.spawn(admin::serve(again(socket)?, Arc::new(admin), over));
     }
@@ -147,7 +154,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     server.tell_certificates();
     server.watch_certificates(&tasks);
 
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::new(asked)?;
     tracing::info!(listening = ?addresses, admin = ?config.admin, config = %file.display(), "serving");
     let pid = std::process::id();
     tell_ready();
@@ -163,6 +170,11 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
                 }
                 Err(error) => tracing::error!("goes on serving: {error:#}"),
             },
+            Asked::Drain => {
+                tracing::info!("drains");
+                server.drain(config.drain, &mut signals, config.grace).await;
+                break;
+            }
             Asked::Stop => {
                 let _ = sd_notify::notify(&[NotifyState::Stopping]);
                 tracing::info!("going down");
@@ -176,6 +188,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     server.admin_over.cancel();
     tasks.close();
     tasks.wait().await;
+    rouse.flush();
     Ok(())
 }
 
@@ -223,6 +236,7 @@ fn certificates(config: &Config) -> anyhow::Result<(Option<Arc<Store>>, Option<A
 impl Server {
     /// Reads again what can change while it serves.
     async fn reload(&self) {
+        self.rouse.reopen();
         let _ = sd_notify::notify(&[NotifyState::Reloading]);
         let (store, trusted) = (self.store.clone(), Arc::clone(&self.trusted));
         let read = move || (store.map(|store| store.reload()), trusted.reload());
@@ -298,7 +312,7 @@ impl Server {
                         end = Instant::now() + grace;
                     }
                     Asked::Stop => return,
-                    Asked::HandOver | Asked::Reload => {}
+                    Asked::HandOver | Asked::Reload | Asked::Drain => {}
                 },
                 () = self.tracker.wait() => break,
                 () = tokio::time::sleep(LOOK) => {}
@@ -348,6 +362,8 @@ fn tell(rouse: &Rouse, store: &Store) {
 enum Asked {
     /// TERM, INT: holds are let go, requests end.
     Stop,
+    /// An operator asks: no more connections, everybody there is let through.
+    Drain,
     /// QUIT: another process takes over.
     HandOver,
     /// HUP.
@@ -359,15 +375,17 @@ struct Signals {
     int: Signal,
     quit: Signal,
     hup: Signal,
+    asked: Arc<Notify>,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new(asked: Arc<Notify>) -> std::io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
             hup: signal(SignalKind::hangup())?,
+            asked,
         })
     }
 
@@ -377,6 +395,7 @@ impl Signals {
             _ = self.int.recv() => Asked::Stop,
             _ = self.quit.recv() => Asked::HandOver,
             _ = self.hup.recv() => Asked::Reload,
+            () = self.asked.notified() => Asked::Drain,
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The one `ProxyHttp` of this binary: every hook is the plugin's.
 
+use std::os::fd::RawFd;
+
 use async_trait::async_trait;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, HOST, LOCATION};
 use pingora_core::modules::http::HttpModules;
+use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -38,6 +41,19 @@ impl ProxyHttp for Proxy {
         visit: &mut Visit,
     ) -> Result<Box<HttpPeer>> {
         self.rouse.upstream_peer(session, visit).await
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        reused: bool,
+        _peer: &HttpPeer,
+        _fd: RawFd,
+        _digest: Option<&Digest>,
+        visit: &mut Visit,
+    ) -> Result<()> {
+        self.rouse.connected_to_upstream(reused, visit);
+        Ok(())
     }
 
     async fn upstream_request_filter(

@@ -1,10 +1,11 @@
 //! What is known of one request on its way through.
 
-use rouse_gate::Visitor;
+use rouse_gate::{Visitor, Woken};
 use tokio::time::Instant;
 
 use crate::answer::Answer;
 use crate::edge::Sender;
+use crate::trace::Context;
 
 /// One request's state. Keep it in your `CTX`; it lives as long as the request does, and that is
 /// how long the app counts as visited.
@@ -25,6 +26,16 @@ pub struct Visit {
     pub(crate) resent: u8,
     /// The error of ours that is the answer.
     pub(crate) answer: Option<Answer>,
+    /// How often a way to the app was looked for.
+    pub(crate) tries: u8,
+    /// The connection to the app was there already.
+    pub(crate) reused: Option<bool>,
+    /// What the app was told of the trace.
+    pub(crate) trace: Option<Context>,
+    /// What the visitor was told of its wake.
+    pub(crate) woken: Option<Box<Woken>>,
+    /// It asked for our own health, and visits nobody.
+    pub(crate) health: bool,
 }
 
 impl Visit {
@@ -40,6 +51,11 @@ impl Visit {
             answered: false,
             resent: 0,
             answer: None,
+            tries: 0,
+            reused: None,
+            trace: None,
+            woken: None,
+            health: false,
         }
     }
 

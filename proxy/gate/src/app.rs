@@ -102,8 +102,6 @@ pub(crate) struct Ticket {
 pub struct Status {
     /// Its id.
     pub id: AppId,
-    /// The hosts it is reached by.
-    pub hosts: Arc<Vec<Host>>,
     /// What the waker said last.
     pub state: &'static str,
     /// This proxy's gate: `closed`, `waking` or `open`.
@@ -320,7 +318,6 @@ impl App {
         };
         Status {
             id: self.id.clone(),
-            hosts: self.hosts(),
             state: known.state.as_str(),
             gate,
             generation,

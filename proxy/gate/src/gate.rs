@@ -144,6 +144,11 @@ impl Gate {
         Some(Visitor::new(self.routing.lookup(host, path, headers)?, arrived))
     }
 
+    /// The rules of an app, as text.
+    pub fn rules(&self, app: &AppId) -> Vec<String> {
+        self.routing.rules(app)
+    }
+
     /// What apps claim and do not get, since somebody has it already.
     pub fn unserved(&self) -> Vec<Unserved> {
         self.routing.unserved()

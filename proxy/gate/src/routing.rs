@@ -128,6 +128,12 @@ impl Routing {
         }
     }
 
+    /// What `app` claims, as text.
+    pub(crate) fn rules(&self, app: &AppId) -> Vec<String> {
+        let text = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect();
+        self.routes.change(|routes| routes.rules(app).map(text)).unwrap_or_default()
+    }
+
     /// What apps claim in vain. Goes through all rules.
     pub(crate) fn unserved(&self) -> Vec<Unserved> {
         let of = |conflict: Conflict| Unserved { why: conflict.to_string(), app: conflict.app };

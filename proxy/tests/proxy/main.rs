@@ -9,9 +9,12 @@ mod client;
 mod guest;
 mod headers;
 mod life;
+#[cfg(feature = "otel")]
+mod otel;
 mod policy;
 mod proxy;
 mod routes;
+mod seen;
 mod waker;
 
 use std::time::Duration;

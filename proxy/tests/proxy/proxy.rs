@@ -6,6 +6,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
+use crate::client::Reply;
 use crate::waker::StandIn;
 use crate::{client, eventually};
 
@@ -46,9 +47,14 @@ impl Proxy {
         proxy
     }
 
+    /// Asks the operators' listener.
+    pub(crate) async fn ask(&self, method: &str, path: &str) -> Reply {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: admin\r\n");
+        client::request(self.admin, &head, &[]).await
+    }
+
     async fn admin(&self, path: &str) -> String {
-        let head = format!("GET {path} HTTP/1.1\r\nHost: admin\r\n");
-        let reply = client::request(self.admin, &head, &[]).await;
+        let reply = self.ask("GET", path).await;
         assert_eq!(reply.status, 200);
         reply.body
     }
