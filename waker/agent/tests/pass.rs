@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt, stream};
-use http::{HeaderMap, Request, Response};
+use http::Response;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::{Agent, due, read_until, text};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -105,43 +104,6 @@ async fn trailers_pass_both_ways_but_not_ours() {
         .raw("POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: close, TE\r\nTrailer: x-sum, rouse-x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 7\r\nRouse-X: y\r\n\r\n")
         .await;
     assert_eq!(answer.body(), "3\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n");
-}
-
-#[tokio::test]
-async fn http_2_passes_with_its_trailers() {
-    let (agent, _port) = Agent::start().await;
-    let _app = agent
-        .app(async |request| {
-            let host = request.headers()["host"].to_str().unwrap().to_owned();
-            assert!(!request.headers().contains_key("rouse-nonce"));
-            let body = request.into_body().collect().await.unwrap().to_bytes();
-            let trailers = HeaderMap::from_iter([(
-                http::HeaderName::from_static("grpc-status"),
-                http::HeaderValue::from_static("0"),
-            )]);
-            let frames =
-                [Frame::data(Bytes::from(host)), Frame::data(body), Frame::trailers(trailers)];
-            Response::builder()
-                .header("trailer", "grpc-status")
-                .body(StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>))))
-                .unwrap()
-        })
-        .await;
-    let io = TokioIo::new(agent.connect().await);
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
-    let mut driver = JoinSet::new();
-    driver.spawn(async { connection.await.unwrap() });
-    let request = Request::post("http://app.example/x")
-        .header("te", "trailers")
-        .header("rouse-nonce", "n")
-        .body(Full::new(Bytes::from("!")))
-        .unwrap();
-    let response = due(sender.send_request(request)).await.unwrap();
-    assert_eq!(response.status(), 200);
-    let whole = due(response.into_body().collect()).await.unwrap();
-    assert_eq!(whole.trailers().unwrap()["grpc-status"], "0");
-    assert_eq!(whole.to_bytes(), "app.example!");
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use tracing::debug;
 use super::answer::{self, Seal};
 use super::body::{Answer, Downward, Upward};
 use super::dial::{self, Kept};
+use super::streams::{self, Streams};
 use super::{Shared, busy, headers, probe};
 use crate::state::Dial;
 
@@ -27,11 +28,12 @@ pub(super) struct Connection {
     /// It comes from the guest itself.
     inside: bool,
     kept: Kept,
+    streams: Streams,
 }
 
 /// Why the app gave no answer.
 #[derive(Debug, thiserror::Error)]
-enum SendError {
+pub(super) enum SendError {
     /// No connection to the app: nothing of the request has reached it.
     #[error("the app can't be reached: {0}")]
     Connect(io::Error),
@@ -42,18 +44,22 @@ enum SendError {
 
 impl Connection {
     pub(super) fn new(shared: Arc<Shared>, inside: bool) -> Self {
-        Self { shared, inside, kept: Kept::default() }
+        Self { shared, inside, kept: Kept::default(), streams: Streams::default() }
     }
 
-    /// The answer to `request`: the app's, or ours when there is none.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+    /// The answer to `request`: the app's, or ours when there is none. An error resets a stream, as
+    /// the app has done.
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Answer>, hyper::Error> {
         let (mut parts, incoming) = request.into_parts();
         let nonce = probe::nonce(&parts.headers);
         let seal: Seal = self.shared.life().zip(nonce);
         if seal.is_some()
             && probe::is_probe(&parts.method, &parts.uri, &self.shared.settings.gate_path)
         {
-            return self.probe(&seal).await;
+            return Ok(self.probe(&seal).await);
         }
         let front = parts.version;
         if self.inside && busy::is_word(&parts.method, &parts.uri) {
@@ -61,23 +67,30 @@ impl Connection {
         }
         if parts.method == Method::CONNECT {
             let detail = "an app behind an agent is no proxy";
-            return answer::error(
+            return Ok(answer::error(
                 StatusCode::NOT_IMPLEMENTED,
                 "no-tunnel",
                 "CONNECT is not supported",
                 detail,
                 front,
-            );
+            ));
         }
         let mut body = Upward::new(incoming, &self.shared.tasks);
-        if parts.headers.contains_key(EXPECT) {
+        // A stream can be reset without a loss to others.
+        if front == Version::HTTP_2 || parts.headers.contains_key(EXPECT) {
             body = body.not_drained();
         }
         let visitor =
             headers::upward(&mut parts).then(|| parts.extensions.remove::<OnUpgrade>()).flatten();
-        match self.send(parts, body).await {
-            Ok(response) => self.pass(response, visitor, front),
-            Err(error) => self.fail(&error, &seal, front),
+        let sent = if front == Version::HTTP_2 {
+            self.streams.send(&self.shared, Request::from_parts(parts, body)).await
+        } else {
+            self.send(parts, body).await
+        };
+        match sent {
+            Ok(response) => Ok(self.pass(response, visitor, front)),
+            Err(SendError::Broke(error)) if streams::was_reset(&error) => Err(error),
+            Err(error) => Ok(self.fail(&error, &seal, front)),
         }
     }
 

@@ -1,15 +1,15 @@
 //! What passes between visitor and app, and what is each connection's own.
 
+use http::Version;
 use http::header::{
-    CONNECTION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts as Request;
 use http::response::Parts as Response;
-use http::{Uri, Version};
 use rouse_protocol::signature::HEADER_PREFIX;
 
-/// Turns a visitor's request into the app's: origin form, a `Host`, nothing of ours, nothing that
-/// belongs to the visitor's connection. Returns whether it asks for an upgrade.
+/// Turns a visitor's request into the app's: nothing of ours, nothing that belongs to the visitor's
+/// connection, and in HTTP/1 the origin form. Returns whether it asks for an upgrade.
 pub(super) fn upward(request: &mut Request) -> bool {
     let upgrade = request.version == Version::HTTP_11 && asks_upgrade(&request.headers);
     let trailers = has_token(&request.headers, &TE, "trailers");
@@ -21,8 +21,8 @@ pub(super) fn upward(request: &mut Request) -> bool {
         request.headers.remove(TE);
     }
     if request.version == Version::HTTP_2 {
-        join_cookies(&mut request.headers);
-        add_host(&mut request.headers, &request.uri);
+        // Scheme and authority are in the target.
+        return false;
     }
     if let Some(path) = request.uri.path_and_query().cloned() {
         request.uri = path.into();
@@ -105,32 +105,6 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     tokens(headers, name).any(|t| t.eq_ignore_ascii_case(token))
 }
 
-/// HTTP/2 may split cookies; no app of HTTP/1 expects that (RFC 9113, 8.2.3).
-fn join_cookies(headers: &mut HeaderMap) {
-    if headers.get_all(COOKIE).iter().nth(1).is_none() {
-        return;
-    }
-    let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
-        headers.insert(COOKIE, joined);
-    }
-}
-
-fn add_host(headers: &mut HeaderMap, uri: &Uri) {
-    let host = uri.authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok());
-    if let (Some(host), false) = (host, headers.contains_key(HOST)) {
-        let rest = std::mem::take(headers);
-        headers.insert(HOST, host);
-        let mut last = None;
-        for (name, value) in rest {
-            last = name.or(last);
-            if let Some(name) = &last {
-                headers.append(name, value);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::Request;
@@ -202,15 +176,21 @@ mod tests {
     }
 
     #[test]
-    fn http_2_becomes_http_1() {
-        let crumbs = [("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")];
-        let mut parts = request(Version::HTTP_2, "http://a.example:81/p?q", &crumbs);
-        upward(&mut parts);
-        assert_eq!(
-            lines(&parts.headers),
-            [("host", "a.example:81"), ("cookie", "a=1; b=2"), ("x", "y")]
-        );
-        assert_eq!((parts.uri.to_string(), parts.version), ("/p?q".to_owned(), Version::HTTP_11));
+    fn http_2_stays_http_2() {
+        let sent = [
+            ("te", "trailers"),
+            ("cookie", "a=1"),
+            ("rouse-nonce", "n"),
+            ("cookie", "b=2"),
+            ("connection", "upgrade"),
+            ("upgrade", "websocket"),
+        ];
+        let mut parts = request(Version::HTTP_2, "http://a.example:81/p?q", &sent);
+        assert!(!upward(&mut parts));
+        let kept = [("te", "trailers"), ("cookie", "a=1"), ("cookie", "b=2")];
+        assert_eq!(lines(&parts.headers), kept);
+        let uri = "http://a.example:81/p?q".to_owned();
+        assert_eq!((parts.uri.to_string(), parts.version), (uri, Version::HTTP_2));
     }
 
     #[test]

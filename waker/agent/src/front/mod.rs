@@ -1,7 +1,7 @@
 //! The HTTP front before the app's port.
 //!
 //! Whatever is not ours passes: the app's answers, errors among them, its streams, trailers and
-//! upgrades. Ours are the gate's probe, the signed word that the app does not listen, and the
+//! upgrades. What comes by HTTP/2, with prior knowledge, goes on to the app by HTTP/2. Ours are the gate's probe, the signed word that the app does not listen, and the
 //! error for an exchange that the app broke off.
 
 mod answer;
@@ -11,8 +11,8 @@ mod dial;
 mod exchange;
 mod headers;
 mod probe;
+mod streams;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use nix::sys::socket::{setsockopt, sockopt};
 use rouse_protocol::signature::AgentState;
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use self::streams::{CONNECTION_WINDOW, MAX_STREAMS, STREAM_WINDOW, Tasks};
 use crate::busy::{self as word, Busy};
 use crate::life::{Life, Lives};
 use crate::state::{self, Dial};
@@ -158,20 +159,27 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, inside: bool) {
     let _ = setsockopt(&stream, sockopt::TcpKeepInterval, &10);
     let _ = setsockopt(&stream, sockopt::TcpKeepCount, &3);
 
-    let stop = shared.stop.clone();
+    let (stop, tasks) = (shared.stop.clone(), shared.tasks.clone());
     let visitor = Arc::new(exchange::Connection::new(shared, inside));
     let service = service_fn(move |request| {
         let visitor = visitor.clone();
-        async move { Ok::<_, Infallible>(visitor.answer(request).await) }
+        async move { visitor.answer(request).await }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(Tasks(tasks));
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ)
         .preserve_header_case(true)
         .auto_date_header(false);
-    builder.http2().timer(TokioTimer::new()).auto_date_header(false);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(STREAM_WINDOW as usize)
+        .auto_date_header(false);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     if let Some(Err(error)) = stop.run_until_cancelled(serving).await {
         // A visitor who leaves ends here too.

@@ -14,7 +14,8 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use rouse_agent::busy::Busy;
 use rouse_agent::control::{self, Patch};
 use rouse_agent::disk::Disk;
@@ -214,9 +215,8 @@ impl Agent {
                     async { Ok::<_, Infallible>(answered.await) }
                 });
                 connections.spawn(async move {
-                    let connection = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service);
-                    let _ = connection.await;
+                    let server = auto::Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
                 });
             }
         });
