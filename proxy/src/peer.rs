@@ -3,6 +3,8 @@
 //! Each life of each app has its own pool key, so that no connection is ever used across a sleep,
 //! and its own list of sockets, so that they can be shut before the VM stops: Pingora's pool has no
 //! way to drop some of its connections, but it drops one that was shut.
+//!
+//! gRPC needs HTTP/2 all the way, and nothing else does: it has a peer and a key of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,14 +15,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http::Version;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use pingora_core::connectors::l4::Connect;
 use pingora_core::protocols::l4::socket::SocketAddr as PingoraAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::upstreams::peer::{HttpPeer, Tracer, Tracing};
 use pingora_core::{Error, ErrorType, Result};
+use pingora_http::RequestHeader;
 use rouse_gate::{Dialer, Upstream};
 use rouse_protocol::app::{AppId, Generation};
 use tokio::net::TcpStream;
+
+/// How many streams one HTTP/2 connection to an app takes at once; more open another. Below what
+/// agents and common servers take.
+const MAX_STREAMS: usize = 100;
+/// How much of one stream may be on its way unread, in bytes.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// All streams at their bound: so a visitor who does not read holds up no other.
+const CONNECTION_WINDOW: u32 = MAX_STREAMS as u32 * STREAM_WINDOW;
 
 /// How apps are connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +60,8 @@ pub(crate) struct PingoraDialer {
 
 /// The connections to one life of one app.
 pub(crate) struct Connections {
-    peer: HttpPeer,
+    http1: HttpPeer,
+    http2: HttpPeer,
     sockets: Arc<Sockets>,
 }
 
@@ -62,7 +76,8 @@ impl Dialer for PingoraDialer {
         #[expect(clippy::disallowed_methods, reason = "a socket address: nothing to resolve")]
         let mut peer = HttpPeer::new(endpoint, false, String::new());
         // Unlike a hash of app and generation, a number never meets another.
-        peer.group_key = NEXT.fetch_add(1, Ordering::Relaxed);
+        let key = || NEXT.fetch_add(1, Ordering::Relaxed);
+        peer.group_key = key();
         peer.options.connection_timeout = Some(self.connecting.connect);
         let sockets = Arc::new(Sockets::default());
         // An app that never sleeps (generation 0) has no life that ends.
@@ -71,7 +86,15 @@ impl Dialer for PingoraDialer {
             peer.options.custom_l4 = Some(Arc::new(dial));
             peer.options.idle_timeout = Some(self.connecting.idle);
         }
-        Arc::new(Connections { peer, sockets })
+        let http1 = peer.clone();
+        let mut http2 = peer;
+        http2.group_key = key();
+        // Both ends at 2, without TLS: by prior knowledge.
+        http2.options.set_http_version(2, 2);
+        http2.options.max_h2_streams = MAX_STREAMS;
+        http2.options.h2_stream_window_size = Some(STREAM_WINDOW);
+        http2.options.h2_connection_window_size = Some(CONNECTION_WINDOW);
+        Arc::new(Connections { http1, http2, sockets })
     }
 }
 
@@ -82,9 +105,26 @@ impl Upstream for Connections {
 }
 
 /// A peer for one request to what `upstream` leads to.
-pub(crate) fn peer(upstream: &dyn Upstream) -> Option<Box<HttpPeer>> {
+pub(crate) fn peer(upstream: &dyn Upstream, grpc: bool) -> Option<Box<HttpPeer>> {
     let any: &dyn std::any::Any = upstream;
-    any.downcast_ref::<Connections>().map(|connections| Box::new(connections.peer.clone()))
+    any.downcast_ref::<Connections>().map(|connections| {
+        let peer = if grpc { &connections.http2 } else { &connections.http1 };
+        Box::new(peer.clone())
+    })
+}
+
+/// Whether a request is gRPC: over HTTP/2 and by its type. Not gRPC-Web, which is made for HTTP/1
+/// and whose servers may speak nothing else.
+pub(crate) fn is_grpc(request: &RequestHeader) -> bool {
+    const GRPC: &str = "application/grpc";
+    if request.version != Version::HTTP_2 {
+        return false;
+    }
+    let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.split_at_checked(GRPC.len()).is_some_and(|(start, rest)| {
+        start.eq_ignore_ascii_case(GRPC.as_bytes())
+            && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
+    })
 }
 
 #[derive(Debug, Default)]
@@ -204,6 +244,8 @@ fn kind(error: &io::Error) -> ErrorType {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
@@ -219,7 +261,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = listener.local_addr().unwrap();
         let upstream = connections(endpoint, 1);
-        let options = peer(&*upstream).unwrap().options;
+        let options = peer(&*upstream, false).unwrap().options;
         let dial = options.custom_l4.unwrap();
         let kept = dial.connect(&endpoint.into()).await.unwrap();
         let dropped = dial.connect(&endpoint.into()).await.unwrap();
@@ -238,9 +280,40 @@ mod tests {
     }
 
     #[test]
-    fn no_two_lives_share_a_pool() {
+    fn no_two_lives_share_a_pool_nor_do_two_versions() {
         let at = ([127, 0, 0, 1], 80).into();
-        let key = |u: Arc<dyn Upstream>| peer(&*u).unwrap().group_key;
-        assert_ne!(key(connections(at, 1)), key(connections(at, 1)));
+        let (one, other) = (connections(at, 1), connections(at, 1));
+        let keys: HashSet<u64> = [(&one, true), (&one, false), (&other, true), (&other, false)]
+            .map(|(upstream, grpc)| peer(&**upstream, grpc).unwrap().group_key)
+            .into();
+        assert_eq!(keys.len(), 4);
+    }
+
+    #[test]
+    fn both_versions_are_shut_with_their_life() {
+        let upstream = connections(([127, 0, 0, 1], 80).into(), 1);
+        for grpc in [true, false] {
+            let options = peer(&*upstream, grpc).unwrap().options;
+            assert!(options.custom_l4.is_some() && options.idle_timeout.is_some());
+        }
+    }
+
+    #[test]
+    fn grpc_is_told_by_version_and_type() {
+        let is = |version, kind: Option<&str>| {
+            let mut request = RequestHeader::build("POST", b"/", None).unwrap();
+            request.set_version(version);
+            if let Some(kind) = kind {
+                request.insert_header("content-type", kind).unwrap();
+            }
+            is_grpc(&request)
+        };
+        for kind in ["application/grpc", "Application/gRPC+proto", "application/grpc; a=b"] {
+            assert!(is(Version::HTTP_2, Some(kind)), "{kind}");
+            assert!(!is(Version::HTTP_11, Some(kind)), "{kind}");
+        }
+        for kind in [None, Some(""), Some("application/grpc-web"), Some("application/grpcx")] {
+            assert!(!is(Version::HTTP_2, kind), "{kind:?}");
+        }
     }
 }

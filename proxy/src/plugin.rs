@@ -268,7 +268,7 @@ impl Rouse {
             return refuse(&mut visit.answer, Answer::internal());
         };
         visit.nonce = signs.then(signature::nonce);
-        match peer::peer(&**upstream) {
+        match peer::peer(&**upstream, peer::is_grpc(session.req_header())) {
             Some(peer) => Ok(peer),
             None => refuse(&mut visit.answer, Answer::internal()),
         }

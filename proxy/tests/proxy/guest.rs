@@ -5,6 +5,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Request, Response};
 use rouse_protocol::app::Generation;
 use rouse_protocol::signature::{AgentKey, AgentState, DEFAULT_GATE_PATH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +28,10 @@ pub(crate) enum Act {
     Close,
     /// 200 after this long.
     Slow(Duration),
+    /// Over HTTP/2: 200 and a `grpc-status`, in a header that is the whole answer.
+    TrailersOnly(&'static str),
+    /// Over HTTP/2: resets the stream.
+    Reset,
 }
 
 /// A request as the app saw it.
@@ -84,7 +92,11 @@ impl Guest {
                     let (stream, from) = listener.accept().await.unwrap();
                     let (key, state) = (key.clone(), state.clone());
                     connections.spawn(async move {
-                        serve(stream, from.port(), &key, &state).await;
+                        if speaks_http2(&stream).await {
+                            serve_http2(stream, from.port(), &key, &state).await;
+                        } else {
+                            serve(stream, from.port(), &key, &state).await;
+                        }
                         state.lock().unwrap().closed += 1;
                     });
                 }
@@ -189,6 +201,7 @@ async fn serve(mut stream: TcpStream, from: u16, key: &AgentKey, state: &Mutex<S
             }
             Act::Page(body) => (body, Duration::ZERO),
             Act::Slow(wait) => ("slow", wait),
+            Act::TrailersOnly(_) | Act::Reset => panic!("{act:?} is for HTTP/2"),
         };
         let Some(body) = body(&mut stream, &mut buffer, &seen).await else { return };
         seen.body = body;
@@ -243,4 +256,75 @@ async fn until(stream: &mut TcpStream, buffer: &mut Vec<u8>, end: &[u8]) -> Opti
             return None;
         }
     }
+}
+
+/// Whether the connection begins as one of HTTP/2 does.
+async fn speaks_http2(stream: &TcpStream) -> bool {
+    let mut start = [0; 3];
+    loop {
+        match stream.peek(&mut start).await {
+            Ok(3) => return start == *b"PRI",
+            Ok(n) if n > 0 => tokio::task::yield_now().await,
+            _ => return false,
+        }
+    }
+}
+
+async fn serve_http2(stream: TcpStream, from: u16, key: &AgentKey, state: &Arc<Mutex<State>>) {
+    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let mut streams = JoinSet::new();
+    while let Some(Ok((request, answer))) = connection.accept().await {
+        let (key, state) = (key.clone(), state.clone());
+        streams.spawn(async move { stream_of_http2(request, answer, from, &key, &state).await });
+    }
+}
+
+async fn stream_of_http2(
+    request: Request<RecvStream>,
+    mut answer: SendResponse<Bytes>,
+    from: u16,
+    key: &AgentKey,
+    state: &Mutex<State>,
+) -> Option<()> {
+    let mut head = format!("{} {} HTTP/2\r\n", request.method(), request.uri());
+    for (name, value) in request.headers() {
+        head += &format!("{name}: {}\r\n", value.to_str().unwrap());
+    }
+    let mut seen = Seen { head, body: Vec::new(), from };
+    let nonce = seen.header("rouse-nonce").unwrap_or_default().to_owned();
+    let act = state.lock().unwrap().script.pop_front().unwrap_or(Act::Page("page"));
+    let head = Response::builder().header("content-type", "application/grpc");
+    let page = match act {
+        Act::Page(page) => page,
+        Act::SignedDown => {
+            let word = key.sign(&"hello".parse().unwrap(), Generation(1), AgentState::Down, &nonce);
+            let down = Response::builder().status(503).header("rouse-agent", word);
+            answer.send_response(down.body(()).unwrap(), true).ok()?;
+            return Some(());
+        }
+        Act::TrailersOnly(status) => {
+            state.lock().unwrap().seen.push(seen);
+            let head = head.header("grpc-status", status).header("rouse-secret", "x");
+            answer.send_response(head.body(()).unwrap(), true).ok()?;
+            return Some(());
+        }
+        Act::Reset => {
+            state.lock().unwrap().seen.push(seen);
+            answer.send_reset(h2::Reason::REFUSED_STREAM);
+            return Some(());
+        }
+        act => panic!("{act:?} is for HTTP/1"),
+    };
+    let mut body = request.into_body();
+    while let Some(data) = body.data().await {
+        let data = data.ok()?;
+        body.flow_control().release_capacity(data.len()).ok()?;
+        seen.body.extend_from_slice(&data);
+    }
+    state.lock().unwrap().seen.push(seen);
+    let mut stream = answer.send_response(head.body(()).unwrap(), false).ok()?;
+    stream.send_data(page.into(), false).ok()?;
+    let trailers = [("grpc-status", "0"), ("x-sum", "7")]
+        .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    stream.send_trailers(trailers.into_iter().collect()).ok()
 }

@@ -6,6 +6,7 @@
 mod answers;
 mod bodies;
 mod client;
+mod grpc;
 mod guest;
 mod headers;
 mod life;
@@ -16,6 +17,7 @@ mod proxy;
 mod routes;
 mod seen;
 mod waker;
+mod websocket;
 
 use std::time::Duration;
 

@@ -12,6 +12,8 @@ use crate::{client, eventually};
 
 pub(crate) struct Proxy {
     pub(crate) http: SocketAddr,
+    /// For HTTP/2 without TLS.
+    pub(crate) h2c: SocketAddr,
     admin: SocketAddr,
     child: Child,
 }
@@ -23,11 +25,11 @@ fn free() -> SocketAddr {
 impl Proxy {
     /// Starts it, and returns when it knows what the waker knows.
     pub(crate) async fn start(waker: &StandIn, extra: &str) -> Self {
-        let (http, admin) = (free(), free());
+        let (http, h2c, admin) = (free(), free(), free());
         let file = waker.directory().join("proxy.toml");
         let socket = waker.socket.display();
         let text = format!(
-            "[listen]\nhttp = [\"{http}\"]\nadmin = \"{admin}\"\n[waker]\nsocket = \"{socket}\"\n{extra}"
+            "[listen]\nhttp = [\"{http}\"]\nh2c = [\"{h2c}\"]\nadmin = \"{admin}\"\n[waker]\nsocket = \"{socket}\"\n{extra}"
         );
         std::fs::write(&file, text).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_rouse-proxy"))
@@ -37,9 +39,10 @@ impl Proxy {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let proxy = Self { http, admin, child };
+        let proxy = Self { http, h2c, admin, child };
         eventually("the proxy is synced", async || {
             tokio::net::TcpStream::connect(proxy.http).await.is_ok()
+                && tokio::net::TcpStream::connect(proxy.h2c).await.is_ok()
                 && tokio::net::TcpStream::connect(proxy.admin).await.is_ok()
                 && proxy.metric("rouse_waker_connected").await == 1.0
         })
