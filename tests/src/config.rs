@@ -260,6 +260,8 @@ pub struct ProxyConfig {
 pub struct Listen {
     /// For visitors.
     pub http: Vec<String>,
+    /// For visitors who speak HTTP/2 without TLS.
+    pub h2c: Vec<String>,
     /// For operators.
     pub admin: String,
 }
@@ -305,10 +307,11 @@ pub struct Origin {
 }
 
 impl ProxyConfig {
-    pub(crate) fn new(waker: &WakerConfig, http: u16, admin: u16) -> Self {
+    pub(crate) fn new(waker: &WakerConfig, [http, h2c, admin]: [u16; 3]) -> Self {
         Self {
             listen: Listen {
                 http: vec![format!("127.0.0.1:{http}")],
+                h2c: vec![format!("127.0.0.1:{h2c}")],
                 admin: format!("127.0.0.1:{admin}"),
             },
             waker: Some(ProxyWaker { socket: waker.socket.path.clone() }),

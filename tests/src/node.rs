@@ -108,6 +108,7 @@ impl NodeBuilder {
             proxy: daemon(binaries.proxy(), &proxy_toml, "proxy.log"),
             client: Client::new(&waker.socket.path),
             http: proxy.listen.http[0].parse().expect("we wrote an address"),
+            h2c: proxy.listen.h2c[0].parse().expect("we wrote an address"),
             admin: proxy.listen.admin.parse().expect("we wrote an address"),
             state_dir: waker.state_dir,
             apps: apps.into_iter().map(|app| app.id).collect(),
@@ -130,6 +131,7 @@ pub struct Node {
     pub proxy: Daemon,
     client: Client,
     http: SocketAddr,
+    h2c: SocketAddr,
     admin: SocketAddr,
     state_dir: PathBuf,
     apps: Vec<String>,
@@ -142,7 +144,7 @@ impl Node {
     pub fn builder(binaries: &Binaries) -> NodeBuilder {
         let root = directory();
         let waker = WakerConfig::in_dir(root.path());
-        let proxy = ProxyConfig::new(&waker, free_port(), free_port());
+        let proxy = ProxyConfig::new(&waker, std::array::from_fn(|_| free_port()));
         NodeBuilder {
             root,
             binaries: binaries.clone(),
@@ -185,6 +187,11 @@ impl Node {
     /// Where visitors come.
     pub fn http(&self) -> SocketAddr {
         self.http
+    }
+
+    /// Where visitors come who speak HTTP/2 without TLS.
+    pub fn h2c(&self) -> SocketAddr {
+        self.h2c
     }
 
     /// Where operators come.

@@ -9,6 +9,7 @@ mod disk;
 mod echo;
 mod env;
 mod error;
+mod grpc;
 mod log;
 mod memory;
 mod page;
@@ -28,9 +29,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
-use hyper::server::conn::http1;
+use http_body_util::Either;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
@@ -96,16 +98,24 @@ async fn serve(address: SocketAddr, app: Arc<App>, tasks: TaskTracker) -> anyhow
         let app = app.clone();
         let service = service_fn(move |request| {
             let app = app.clone();
-            async move { Ok::<_, Infallible>(route::answer(app, request).await) }
+            async move {
+                let answer = if grpc::is_for(&request) {
+                    grpc::answer(app.left.clone(), request).await.map(Either::Right)
+                } else {
+                    route::answer(app, request).await.map(Either::Left)
+                };
+                Ok::<_, Infallible>(answer)
+            }
         });
         tasks.spawn(async move {
-            let connection = http1::Builder::new()
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder
+                .http1()
                 .timer(TokioTimer::new())
                 // Idle connections are the visitor's to close.
                 .header_read_timeout(None)
-                .preserve_header_case(true)
-                .serve_connection(TokioIo::new(stream), service)
-                .with_upgrades();
+                .preserve_header_case(true);
+            let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
             // A visitor who leaves ends here too.
             let _ = connection.await;
         });

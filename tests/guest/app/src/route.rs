@@ -13,7 +13,7 @@ use crate::error::Refusal;
 use crate::log::Log;
 use crate::memory::Memory;
 use crate::random::Random;
-use crate::{crash, disk, echo, env, page, random, stream, time, ws};
+use crate::{crash, disk, echo, env, grpc, page, random, stream, time, ws};
 
 /// What the app remembers. All of it is in memory only, that is the point, but for the log.
 pub(crate) struct App {
@@ -24,6 +24,7 @@ pub(crate) struct App {
     pub(crate) memory: Memory,
     pub(crate) random: Random,
     pub(crate) seen: echo::Seen,
+    pub(crate) left: grpc::Left,
     pub(crate) tasks: TaskTracker,
     /// Set to the code to exit with.
     pub(crate) exit: watch::Sender<Option<u8>>,
@@ -43,6 +44,7 @@ impl App {
             memory: Memory::default(),
             random: Random::new(),
             seen: echo::Seen::default(),
+            left: grpc::Left::default(),
             tasks,
             exit,
         }
