@@ -13,6 +13,7 @@ use pingora_proxy::{HttpProxy, http_proxy};
 use rouse_downstream::Connections;
 use rouse_downstream::trusted::Live;
 use rouse_proxy::{Edge, Rouse};
+use rouse_tls::acme::{Acme, Tokens, Told};
 use rouse_tls::{Store, Tls};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
@@ -86,7 +87,7 @@ struct Server {
 
 async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()> {
     let trusted = Arc::new(Live::new(config.downstream.trusted.clone())?);
-    let (store, tls) = certificates(&config)?;
+    let Certificates { store, tls, acme } = certificates(&config)?;
     let mut inherited = Inherited::take();
     let mut bound = Vec::new();
     for listener in &config.listeners {
@@ -103,7 +104,8 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     let rules = config.downstream.rules.clone();
     options.edge = Some(Edge { rules, trusted: Arc::clone(&trusted) });
     let rouse = Rouse::start(options)?;
-    let app = proxy(&rouse, config.threads);
+    let challenges = acme.as_ref().map(Acme::tokens);
+    let app = proxy(&rouse, challenges, config.threads);
     let mut server = Server {
         rouse: rouse.clone(),
         app: Arc::clone(&app),
@@ -153,6 +155,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     server.accepting.close();
     server.tell_certificates();
     server.watch_certificates(&tasks);
+    server.order_certificates(acme, &tasks);
 
     let mut signals = Signals::new(asked)?;
     tracing::info!(listening = ?addresses, admin = ?config.admin, config = %file.display(), "serving");
@@ -197,10 +200,10 @@ fn again(socket: &TcpListener) -> std::io::Result<TcpListener> {
     TcpListener::from_std(socket.as_fd().try_clone_to_owned()?.into())
 }
 
-fn proxy(rouse: &Rouse, threads: usize) -> Arc<HttpProxy<Proxy>> {
+fn proxy(rouse: &Rouse, challenges: Option<Tokens>, threads: usize) -> Arc<HttpProxy<Proxy>> {
     let mut conf = ServerConf { threads, ..ServerConf::default() };
     conf.upstream_keepalive_pool_size = POOL;
-    let mut app = http_proxy(&Arc::new(conf), Proxy { rouse: rouse.clone() });
+    let mut app = http_proxy(&Arc::new(conf), Proxy { rouse: rouse.clone(), challenges });
     let mut options = HttpServerOptions::default();
     options.h2_idle_timeout = Some(H2_IDLE);
     app.server_options = Some(options);
@@ -217,20 +220,32 @@ fn h2_options() -> H2Options {
     options
 }
 
+/// What TLS is served by.
+#[derive(Default)]
+struct Certificates {
+    store: Option<Arc<Store>>,
+    tls: Option<Arc<Tls>>,
+    acme: Option<Acme>,
+}
+
 /// The certificates, if there are any, and TLS with them. What is bad is told; only where nothing is
-/// good nothing is served.
-fn certificates(config: &Config) -> anyhow::Result<(Option<Arc<Store>>, Option<Arc<Tls>>)> {
-    let Some(tls) = &config.tls else { return Ok((None, None)) };
+/// good, and nothing can be ordered, nothing is served.
+fn certificates(config: &Config) -> anyhow::Result<Certificates> {
+    let Some(tls) = &config.tls else { return Ok(Certificates::default()) };
     let (store, errors) = Store::open(tls);
     for error in &errors {
         tracing::error!("a certificate is not served: {error}");
     }
-    if store.certificates().is_empty() {
+    if store.certificates().is_empty() && tls.acme.is_none() {
         anyhow::bail!("there is no certificate to serve: see `[tls]`");
     }
     let store = Arc::new(store);
+    let acme = match &tls.acme {
+        Some(acme) => Some(Acme::open(acme, Arc::clone(&store)).context("`[tls.acme]`")?),
+        None => None,
+    };
     let tls = Tls::new(Arc::clone(&store), tls).context("TLS")?;
-    Ok((Some(store), Some(Arc::new(tls))))
+    Ok(Certificates { store: Some(store), tls: Some(Arc::new(tls)), acme })
 }
 
 impl Server {
@@ -269,6 +284,21 @@ impl Server {
             if let Err(error) = rouse_tls::watch(store, over, reloaded).await {
                 tracing::error!(%error, "certificates are read again at a SIGHUP only");
             }
+        });
+    }
+
+    fn order_certificates(&self, acme: Option<Acme>, tasks: &TaskTracker) {
+        let (Some(acme), Some(store)) = (acme, self.store.clone()) else { return };
+        let (rouse, over) = (self.rouse.clone(), self.over.clone());
+        tasks.spawn(async move {
+            let told = |told: Told<'_>| {
+                match &told {
+                    Told::Ordered { .. } => tracing::info!("{told}"),
+                    _ => tracing::error!("{told}"),
+                }
+                tell(&rouse, &store);
+            };
+            acme.run(over, told).await;
         });
     }
 

@@ -3,7 +3,8 @@
 use std::os::fd::RawFd;
 
 use async_trait::async_trait;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, HOST, LOCATION};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -12,9 +13,12 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use rouse_protocol::app::Host;
 use rouse_proxy::{Connected, Rouse, Visit};
+use rouse_tls::acme::Tokens;
 
 pub(crate) struct Proxy {
     pub(crate) rouse: Rouse,
+    /// What a certificate authority is answered.
+    pub(crate) challenges: Option<Tokens>,
 }
 
 #[async_trait]
@@ -29,7 +33,7 @@ impl ProxyHttp for Proxy {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
-        if redirect(session).await? {
+        if self.challenged(session).await? || redirect(session).await? {
             return Ok(true);
         }
         self.rouse.request_filter(session, visit).await
@@ -121,6 +125,25 @@ impl ProxyHttp for Proxy {
 
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, visit: &mut Visit) {
         self.rouse.logging(session, visit);
+    }
+}
+
+impl Proxy {
+    /// Answers a certificate authority (RFC 8555, section 8.3), whatever app the host has: it never wakes
+    /// one. True: it did.
+    async fn challenged(&self, session: &mut Session) -> Result<bool> {
+        let path = session.req_header().uri.path();
+        let Some(token) = self.challenges.as_ref().and_then(|tokens| tokens.get(path)) else {
+            return Ok(false);
+        };
+        let mut response = ResponseHeader::build(200, Some(3))?;
+        response.insert_header(CONTENT_TYPE, "application/octet-stream")?;
+        response.insert_header(CONTENT_LENGTH, token.len())?;
+        response.insert_header(CACHE_CONTROL, "no-store")?;
+        session.write_response_header(Box::new(response), false).await?;
+        let body = Bytes::from(token.into_string());
+        session.write_response_body(Some(body), true).await?;
+        Ok(true)
     }
 }
 

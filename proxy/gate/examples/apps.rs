@@ -62,6 +62,7 @@ fn view(i: usize) -> AppView {
             idle_ms: 0,
             hold_deadline_ms: 25_000,
             gate_path: DEFAULT_GATE_PATH.to_owned(),
+            ..Policy::default()
         },
         generation: Generation(0),
         since_unix_ms: 0,
@@ -190,7 +191,9 @@ async fn measure(apps: usize) {
 
     for i in 0..apps {
         let mut visitor = gate.enter(&host(i), "/", &headers, Instant::now()).unwrap();
-        gate.hold(&mut visitor, std::future::pending()).await.unwrap();
+        gate.hold(&mut visitor, rouse_gate::Asker::default(), std::future::pending())
+            .await
+            .unwrap();
         gate.answered(&mut visitor);
     }
     // What paces a release and what tells the waker end within a second.

@@ -63,7 +63,7 @@ impl Connection {
         }
         let front = parts.version;
         if self.inside && busy::is_word(&parts.method, &parts.uri) {
-            return busy::take(&self.shared.settings.busy, incoming, front).await;
+            return Ok(busy::take(&self.shared.settings.busy, incoming, front).await);
         }
         if parts.method == Method::CONNECT {
             let detail = "an app behind an agent is no proxy";
