@@ -226,7 +226,7 @@ impl Admin {
             Asked::Alive => Answer::new(StatusCode::OK, TEXT, "ok\n"),
             Asked::Ready => {
                 let gate = self.rouse.gate();
-                ready(gate.synced(), gate.stopping())
+                ready(gate.synced(), self.rouse.draining())
             }
             Asked::Config => Answer::new(StatusCode::OK, TOML, self.config.as_str()),
             Asked::Apps => {

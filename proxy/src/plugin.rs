@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{HOST, HeaderName};
@@ -106,6 +107,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     edge: Option<Edge>,
     seen: Seen,
+    draining: AtomicBool,
     /// The gate's own threads. They outlive every service of the server, whose drain needs them.
     runtime: Option<Runtime>,
 }
@@ -123,13 +125,14 @@ impl Rouse {
     /// Starts following the waker, on threads of its own.
     pub fn start(options: Options) -> Result<Self, StartError> {
         let Options { name, waker, limits, connecting, origins, edge, seen } = options;
+        let metrics = Arc::new(Metrics::new()?);
+        // Before there are threads: they may not be waited for where this is called.
+        let seen = Seen::open(seen, &metrics).map_err(StartError::AccessLog)?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("gate")
             .enable_all()
             .build()?;
-        let metrics = Arc::new(Metrics::new()?);
-        let seen = Seen::open(seen, &metrics).map_err(StartError::AccessLog)?;
         let settings = Settings {
             name,
             limits,
@@ -142,14 +145,37 @@ impl Rouse {
         let origins = origins.into_iter().map(|o| (o.id, o.rules, o.address));
         let gate = Gate::start(settings, origins);
         #[cfg(feature = "otel")]
-        let seen = seen.export(&gate, &metrics)?;
-        let inner = Inner { gate, metrics, edge, seen, runtime: Some(runtime) };
+        let seen = match seen.export(&gate, &metrics) {
+            Ok(seen) => seen,
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error.into());
+            }
+        };
+        let inner = Inner {
+            gate,
+            metrics,
+            edge,
+            seen,
+            draining: AtomicBool::new(false),
+            runtime: Some(runtime),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The gate behind it.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.inner.gate
+    }
+
+    /// From now on our own health says that this server drains. Held visitors are held on.
+    pub fn drain(&self) {
+        self.inner.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this server goes down, one way or another.
+    pub fn draining(&self) -> bool {
+        self.inner.draining.load(Ordering::Relaxed) || self.inner.gate.stopping()
     }
 
     /// Everything counted, in Prometheus' text format.

@@ -324,6 +324,7 @@ impl Server {
     /// Lets everybody there end what they began, for at most `time`; asked to stop meanwhile, for at most
     /// `grace` more.
     async fn drain(&mut self, time: Duration, signals: &mut Signals, grace: Duration) {
+        self.rouse.drain();
         self.stop.cancel();
         self.accepting.wait().await;
         // Whoever comes now is refused, or another process has these sockets too.

@@ -218,7 +218,7 @@ impl Rouse {
             return Ok(false);
         }
         visit.health = true;
-        health::send(session, self.gate().stopping()).await?;
+        health::send(session, self.draining()).await?;
         Ok(true)
     }
 

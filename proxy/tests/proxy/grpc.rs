@@ -143,7 +143,8 @@ async fn a_call_that_the_app_resets_is_no_wake_and_is_not_repeated() {
     let reply = visitor.call("/", b"x").await;
     assert_eq!(
         (reply.head.status().as_u16(), reply.header("rouse-error")),
-        (502, Some("app-broke"))
+        (200, Some("app-broke")),
+        "as gRPC has it: the status is in the header"
     );
     assert_eq!((world.guest.seen().len(), world.waker.wakes()), (2, 1));
     visitor.call("/", b"").await.expect_page();

@@ -218,7 +218,7 @@ async fn operators_are_told() {
 }
 
 #[tokio::test]
-async fn an_order_to_drain_is_as_good_as_a_signal_and_loses_no_line() {
+async fn an_order_to_drain_keeps_who_is_held_and_loses_no_line() {
     let mut world = World::with(LOG, |plan| plan.wake = Wake::Hangs).await;
     let mut held = client::connect(world.proxy.http).await;
     let head = "GET /held HTTP/1.1\r\nHost: hello.test\r\nConnection: close\r\n\r\n";
@@ -226,6 +226,10 @@ async fn an_order_to_drain_is_as_good_as_a_signal_and_loses_no_line() {
     eventually("it is held", async || world.proxy.holds().await == 1).await;
     let reply = world.proxy.ask("POST", "/drain").await;
     assert_eq!((reply.status, &*reply.body), (202, "draining\n"));
+    eventually("operators see it", async || world.proxy.ask("GET", "/readyz").await.status == 503)
+        .await;
+    assert_eq!(world.proxy.holds().await, 1, "whoever is there is held on");
+    world.proxy.terminate().await;
     assert_eq!(client::read(&mut held).await.error(), Some("stopping"));
     assert!(world.proxy.ended().await);
     let lines = lines(&world, 1).await;
