@@ -59,8 +59,9 @@ fn main() -> ExitCode {
         println!("{}: good", arguments.config.display());
         return ExitCode::SUCCESS;
     }
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,pingora_core=warn,pingora_core::apps=off,pingora_proxy=error"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        EnvFilter::new("info,pingora_core=warn,pingora_core::apps=off,pingora_proxy=error")
+    });
     let ansi = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi);
     log.with_writer(std::io::stderr).init();

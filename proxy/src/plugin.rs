@@ -40,6 +40,8 @@ const REFUSED: ErrorType = ErrorType::new("RouseRefused");
 const SIGNED_DOWN: ErrorType = ErrorType::new("RouseSignedDown");
 /// How often a client that is held is looked after: it must be missed within 300 ms.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
+/// How long a client may take none of its answer.
+const WRITE: Duration = Duration::from_secs(60);
 const TCP_ESTABLISHED: u8 = 1;
 
 const AGENT: HeaderName = HeaderName::from_static(AGENT_HEADER);
@@ -234,6 +236,12 @@ impl Rouse {
         if let Some(connected) = Connected::of(session) {
             connected.header_whole();
         }
+        let http = session.as_downstream_mut();
+        http.set_write_timeout(Some(WRITE));
+        if http.is_upgrade_req() {
+            // What follows may be silent for hours.
+            http.set_read_timeout(None);
+        }
         if self.tell_health(session, visit).await? || self.examine(session, visit).await? {
             return Ok(true);
         }
@@ -377,6 +385,9 @@ impl Rouse {
             return Ok(());
         }
         visit.answered = true;
+        if response.status.as_u16() == 101 {
+            visitor.upgraded();
+        }
         if let Some(woken) = self.inner.gate.answered(visitor) {
             self.inner.metrics.visitor_served(&woken.shares, woken.first);
             response.insert_header(WAKE, woken.word)?;

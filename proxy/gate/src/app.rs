@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::activity::Activity;
 use crate::known::Known;
 use crate::outside::{Dialer, Upstream};
+use crate::places::Places;
 use crate::refusal::Refusal;
 use crate::served::{FirstByte, Telling};
 use crate::times::WakeTimes;
@@ -46,6 +47,8 @@ pub struct App {
     policy: ArcSwap<Policy>,
     /// It has a policy of waking: for those who need not look at it otherwise.
     has_wake_policy: AtomicBool,
+    /// How many visitors it takes at once.
+    pub(crate) places: Places,
     /// What is left of its wakes.
     budgets: Budgets,
     known: watch::Sender<Known>,
@@ -138,6 +141,7 @@ impl App {
             telling: Telling::default(),
             has_wake_policy: AtomicBool::new(policy.policies.wake.is_some()),
             budgets: full_budgets(&policy, now),
+            places: Places::new(policy.concurrent_requests),
             policy: ArcSwap::from_pointee(policy),
             known: watch::Sender::new(known),
         }

@@ -41,7 +41,7 @@ impl Gate {
                 let until = began + until.saturating_sub(visitor.held);
                 let result = tokio::select! {
                     biased;
-                    result = self.queue(visitor, asker.address) => result,
+                    result = self.queue_twice(visitor, asker.address) => result,
                     () = gone => Err(Refusal::Gone),
                     () = tokio::time::sleep_until(until) => Err(end),
                     () = self.stopping.cancelled() => Err(Refusal::Stopping),
@@ -53,6 +53,17 @@ impl Gate {
         };
         slot.end = result.as_ref().map_or_else(HoldEnd::from, |()| HoldEnd::Forwarded);
         result
+    }
+
+    /// For the app to serve, and then for a place at it.
+    async fn queue_twice(
+        self: &Arc<Self>,
+        visitor: &mut Visitor,
+        address: Option<IpAddr>,
+    ) -> Result<(), Refusal> {
+        self.queue(visitor, address).await?;
+        visitor.place().await;
+        Ok(())
     }
 
     async fn queue(

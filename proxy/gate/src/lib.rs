@@ -33,6 +33,7 @@ mod idle;
 mod known;
 mod observer;
 mod outside;
+mod places;
 mod probing;
 mod refusal;
 mod routing;

@@ -3,6 +3,7 @@
 mod holds;
 mod outside;
 mod paused;
+mod places;
 mod policy;
 mod properties;
 mod routes;

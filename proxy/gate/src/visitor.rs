@@ -25,6 +25,8 @@ pub struct Visitor {
     /// Its visit is activity.
     counts: bool,
     pass: Option<Pass>,
+    /// Its place at an app that takes only so many at once.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 /// What a held visitor got when it was let through.
@@ -51,7 +53,16 @@ impl Visitor {
     pub(crate) fn new(app: Arc<App>, arrived: Instant) -> Self {
         app.activity.arrive();
         let held = Duration::ZERO;
-        Self { app, arrived, open: None, held, started: false, counts: true, pass: None }
+        Self {
+            app,
+            arrived,
+            open: None,
+            held,
+            started: false,
+            counts: true,
+            pass: None,
+            place: None,
+        }
     }
 
     /// The app it visits.
@@ -94,16 +105,34 @@ impl Visitor {
         self.held
     }
 
-    /// Goes through the gate if it is open. Otherwise the visitor has to be
+    /// Goes through the gate if it is open and the app has a place. Otherwise the visitor has to be
     /// [held](crate::Gate::hold).
     pub fn enter_open(&mut self) -> Option<&Arc<Open>> {
         self.open = self.app.open();
+        if self.open.is_some() && self.place.is_none() {
+            match self.app.places.at_once() {
+                Some(place) => self.place = place,
+                None => self.open = None,
+            }
+        }
         self.open.as_ref()
     }
 
     /// What it was let through to.
     pub fn open(&self) -> Option<&Arc<Open>> {
         self.open.as_ref()
+    }
+
+    /// Waits for one of the app's places, in turn.
+    pub(crate) async fn place(&mut self) {
+        if self.place.is_none() {
+            self.place = self.app.places.in_turn().await;
+        }
+    }
+
+    /// It is a connection of its own now: others may have its place.
+    pub fn upgraded(&mut self) {
+        self.place = None;
     }
 
     pub(crate) fn start(&mut self) {

@@ -82,9 +82,16 @@ pub struct Policy {
     pub hold_deadline_ms: u64,
     /// What the gate asks for.
     pub gate_path: String,
+    /// How many requests the app takes at once; 0: as many as come.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub concurrent_requests: u32,
     /// Who may wake it, what is answered meanwhile, how they wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policies: Policies,
+}
+
+fn is_none(limit: &u32) -> bool {
+    *limit == 0
 }
 
 fn is_default(policies: &Policies) -> bool {

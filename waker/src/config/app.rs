@@ -200,10 +200,11 @@ pub fn read_apps(directory: &Path) -> io::Result<AppFiles> {
 fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
     let id = file.required::<AppId>("id");
     let rules = route::read(file);
-    let (gate_path, hold_deadline) = file.table("gate", |t| {
+    let (gate_path, hold_deadline, concurrent_requests) = file.table("gate", |t| {
         let path = t.optional_as("path", DEFAULT_GATE_PATH.to_owned(), gate_path);
         let deadline = Duration::from_secs(25);
-        (path, t.optional_as("hold_deadline_seconds", deadline, seconds(1, 3600)))
+        let deadline = t.optional_as("hold_deadline_seconds", deadline, seconds(1, 3600));
+        (path, deadline, t.optional_as("concurrent_requests", 0, between(0, 1_000_000)))
     });
     let disk = file.table("disk", |t| disk(t, base));
     let machine = file.table("vm", |t| {
@@ -262,6 +263,7 @@ fn app(file: &mut Table<'_>, base: &Path) -> Option<AppConfig> {
             idle_ms: ms(idle),
             hold_deadline_ms: ms(hold_deadline),
             gate_path,
+            concurrent_requests,
             policies,
         },
         machine: Arc::new(machine?),

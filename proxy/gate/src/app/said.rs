@@ -62,6 +62,7 @@ impl App {
     pub(crate) fn learn(&self, policy: Policy, known: Known, now: Instant) {
         let (budget, per_address) = super::rates(&policy);
         self.budgets.change(budget, per_address, now.into_std());
+        self.places.set(policy.concurrent_requests);
         self.has_wake_policy.store(policy.policies.wake.is_some(), Ordering::Relaxed);
         self.policy.store(Arc::new(policy));
         let awake = |k: &Known| k.state.ready().map(|r| (r.endpoint, r.generation));
