@@ -11,7 +11,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream as StdStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -61,7 +61,8 @@ pub(crate) struct PingoraDialer {
 /// The connections to one life of one app.
 pub(crate) struct Connections {
     http1: HttpPeer,
-    http2: HttpPeer,
+    /// Made when the first call comes: a peer is large, and few apps speak gRPC.
+    http2: OnceLock<Box<HttpPeer>>,
     sockets: Arc<Sockets>,
 }
 
@@ -72,11 +73,8 @@ impl Dialer for PingoraDialer {
         endpoint: SocketAddr,
         generation: Generation,
     ) -> Arc<dyn Upstream> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         #[expect(clippy::disallowed_methods, reason = "a socket address: nothing to resolve")]
         let mut peer = HttpPeer::new(endpoint, false, String::new());
-        // Unlike a hash of app and generation, a number never meets another.
-        let key = || NEXT.fetch_add(1, Ordering::Relaxed);
         peer.group_key = key();
         peer.options.connection_timeout = Some(self.connecting.connect);
         let sockets = Arc::new(Sockets::default());
@@ -86,15 +84,28 @@ impl Dialer for PingoraDialer {
             peer.options.custom_l4 = Some(Arc::new(dial));
             peer.options.idle_timeout = Some(self.connecting.idle);
         }
-        let http1 = peer.clone();
-        let mut http2 = peer;
-        http2.group_key = key();
-        // Both ends at 2, without TLS: by prior knowledge.
-        http2.options.set_http_version(2, 2);
-        http2.options.max_h2_streams = MAX_STREAMS;
-        http2.options.h2_stream_window_size = Some(STREAM_WINDOW);
-        http2.options.h2_connection_window_size = Some(CONNECTION_WINDOW);
-        Arc::new(Connections { http1, http2, sockets })
+        Arc::new(Connections { http1: peer, http2: OnceLock::new(), sockets })
+    }
+}
+
+/// A pool's key. Unlike a hash of app and generation, a number never meets another.
+fn key() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Connections {
+    fn http2(&self) -> &HttpPeer {
+        self.http2.get_or_init(|| {
+            let mut http2 = Box::new(self.http1.clone());
+            http2.group_key = key();
+            // Both ends at 2, without TLS: by prior knowledge.
+            http2.options.set_http_version(2, 2);
+            http2.options.max_h2_streams = MAX_STREAMS;
+            http2.options.h2_stream_window_size = Some(STREAM_WINDOW);
+            http2.options.h2_connection_window_size = Some(CONNECTION_WINDOW);
+            http2
+        })
     }
 }
 
@@ -108,7 +119,7 @@ impl Upstream for Connections {
 pub(crate) fn peer(upstream: &dyn Upstream, grpc: bool) -> Option<Box<HttpPeer>> {
     let any: &dyn std::any::Any = upstream;
     any.downcast_ref::<Connections>().map(|connections| {
-        let peer = if grpc { &connections.http2 } else { &connections.http1 };
+        let peer = if grpc { connections.http2() } else { &connections.http1 };
         Box::new(peer.clone())
     })
 }
