@@ -407,7 +407,6 @@ impl Rouse {
                 | ErrorType::ConnectNoRoute
                 | ErrorType::ConnectError
         );
-        let sleeps = |visitor: &Visitor| visitor.open().is_some_and(|open| open.wake.is_some());
         match visit.visitor.as_mut().filter(|visitor| sleeps(visitor)) {
             Some(visitor) if ours => {
                 visitor.down();
@@ -424,8 +423,8 @@ impl Rouse {
     /// In `error_while_proxy`: whether the request may be sent again.
     ///
     /// After a signed *down* it may, since the app never saw it, if its body is still here. After
-    /// anything else only if the method is idempotent, no answer has begun, and it is the first time;
-    /// the third, where the connection was an old one that the app may just have closed.
+    /// anything else only if the method is idempotent, no answer has begun, and it did not happen often:
+    /// three times on an old connection, which the app may just have closed, and twice on a fresh one.
     pub fn error_while_proxy(
         &self,
         peer: &HttpPeer,
@@ -452,8 +451,15 @@ impl Rouse {
             && session.req_header().method.is_idempotent()
             && !truncated
             && !visit.answered
-            && visit.resent < if client_reused { 3 } else { 1 };
-        visit.resent = visit.resent.saturating_add(u8::from(again));
+            && visit.may_resend(client_reused);
+        // Whoever accepts and hangs up twice may be a VM that has just ended: the gate finds out.
+        if again
+            && visit.is_doubtful()
+            && let Some(visitor) = &mut visit.visitor
+            && sleeps(visitor)
+        {
+            visitor.down();
+        }
         error.set_retry(again);
         error
     }
@@ -518,6 +524,11 @@ impl Rouse {
         }
         self.inner.seen.log(session, visit, status);
     }
+}
+
+/// Whether the app that a visitor was let through to can be woken.
+fn sleeps(visitor: &Visitor) -> bool {
+    visitor.open().is_some_and(|open| open.wake.is_some())
 }
 
 /// Who asks.

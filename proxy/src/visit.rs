@@ -23,7 +23,9 @@ pub struct Visit {
     /// The app's response header has come.
     pub(crate) answered: bool,
     /// How often it was sent again after a connection broke before one byte.
-    pub(crate) resent: u8,
+    resent: u8,
+    /// And how often that was on a fresh connection.
+    anew: u8,
     /// The error of ours that is the answer.
     pub(crate) answer: Option<Answer>,
     /// How often a way to the app was looked for.
@@ -50,6 +52,7 @@ impl Visit {
             replied: false,
             answered: false,
             resent: 0,
+            anew: 0,
             answer: None,
             tries: 0,
             reused: None,
@@ -57,6 +60,19 @@ impl Visit {
             woken: None,
             health: false,
         }
+    }
+
+    /// Whether it may be sent again after a connection broke, and notes that it is.
+    pub(crate) fn may_resend(&mut self, reused: bool) -> bool {
+        let (count, limit) = if reused { (&mut self.resent, 3) } else { (&mut self.anew, 2) };
+        let may = *count < limit;
+        *count += u8::from(may);
+        may
+    }
+
+    /// Whether fresh connections have broken, too, and another may.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.anew == 2
     }
 
     /// The error of ours that this request was answered with, if it was.

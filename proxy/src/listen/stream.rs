@@ -24,8 +24,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// What is written is gathered up to so many bytes until it is flushed, so that a header and a small
-/// body go out together: as one segment, and as one TLS record.
-const GATHER: usize = 16 * 1024;
+/// body go out together: as one segment, and as one TLS record. Pingora flushes at the end of an answer
+/// only; so what is gathered also goes when there is nothing to read, for then it waits for the app.
+const GATHER: usize = 4096;
 
 /// The connection's bytes.
 #[derive(Debug)]
@@ -91,11 +92,43 @@ impl Downstream {
             }
             self.sent += n;
         }
+        self.gathered_is_sent();
+        Poll::Ready(Ok(()))
+    }
+
+    fn send_and_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.send_gathered(context))?;
+        match &mut self.bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Bytes::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn gathered_is_sent(&mut self) {
         self.sent = 0;
         if self.gathered.capacity() > 0 {
             drop(mem::take(&mut self.gathered));
         }
-        Poll::Ready(Ok(()))
+    }
+
+    /// What is gathered and then `buffer`, in one go; how much of `buffer` went.
+    fn send_with(&mut self, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        while self.sent < self.gathered.len() {
+            let left = &self.gathered[self.sent..];
+            let both = [IoSlice::new(left), IoSlice::new(buffer)];
+            let n = ready!(write_vectored(&mut self.bytes, context, &both))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            let rest = left.len();
+            if n > rest {
+                self.gathered_is_sent();
+                return Poll::Ready(Ok(n - rest));
+            }
+            self.sent += n;
+        }
+        self.gathered_is_sent();
+        write(&mut self.bytes, context, buffer)
     }
 
     /// Whether the header has taken too long. Only asked when there is nothing to read.
@@ -124,6 +157,17 @@ fn write(bytes: &mut Bytes, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io
     }
 }
 
+fn write_vectored(
+    bytes: &mut Bytes,
+    context: &mut Context<'_>,
+    buffers: &[IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    match bytes {
+        Bytes::Plain(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
+        Bytes::Tls(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
+    }
+}
+
 impl AsyncRead for Downstream {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -135,6 +179,10 @@ impl AsyncRead for Downstream {
             Bytes::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Bytes::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         };
+        if read.is_pending() && !this.gathered.is_empty() {
+            // An error shows at the next write.
+            let _ = this.send_and_flush(context);
+        }
         match read {
             Poll::Pending if this.is_late(context) => {
                 let why = "the request's header took too long";
@@ -161,12 +209,7 @@ impl AsyncWrite for Downstream {
             this.gathered.extend_from_slice(buffer);
             return Poll::Ready(Ok(buffer.len()));
         }
-        ready!(this.send_gathered(context))?;
-        if this.http2 || buffer.len() >= GATHER {
-            return write(&mut this.bytes, context, buffer);
-        }
-        this.gathered.extend_from_slice(buffer);
-        Poll::Ready(Ok(buffer.len()))
+        this.send_with(context, buffer)
     }
 
     fn poll_write_vectored(
@@ -176,10 +219,7 @@ impl AsyncWrite for Downstream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         ready!(this.send_gathered(context))?;
-        match &mut this.bytes {
-            Bytes::Plain(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
-            Bytes::Tls(stream) => Pin::new(stream).poll_write_vectored(context, buffers),
-        }
+        write_vectored(&mut this.bytes, context, buffers)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -187,12 +227,7 @@ impl AsyncWrite for Downstream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        ready!(this.send_gathered(context))?;
-        match &mut this.bytes {
-            Bytes::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Bytes::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
+        self.get_mut().send_and_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
