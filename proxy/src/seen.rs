@@ -207,8 +207,9 @@ fn held(visit: &Visit) -> Option<Duration> {
 }
 
 impl Rouse {
-    /// Answers those who ask for our own health. True: it has.
-    pub(crate) async fn tell_health(
+    /// Answers those who ask for our own health. True: it has. [`Self::request_filter`] does it too; this is
+    /// for who has an answer of its own before that.
+    pub async fn tell_health(
         &self,
         session: &mut Session,
         visit: &mut Visit,

@@ -33,7 +33,10 @@ impl ProxyHttp for Proxy {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
-        if self.challenged(session).await? || redirect(session).await? {
+        if self.challenged(session).await?
+            || self.rouse.tell_health(session, visit).await?
+            || redirect(session).await?
+        {
             return Ok(true);
         }
         self.rouse.request_filter(session, visit).await

@@ -150,4 +150,14 @@ fn the_examples_are_right() {
     let balanced = &seen["behind-a-load-balancer"];
     assert!(balanced.listeners.iter().all(|l| l.proxy_protocol == ProxyProtocol::On));
     assert_eq!(seen.len(), 3, "each is looked at");
+    // A socket of systemd's is known by its address.
+    let unit = include_str!("../../../conf/systemd/rouse-proxy.socket");
+    let ports: Vec<SocketAddr> = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("ListenStream="))
+        .map(|address| address.parse().unwrap())
+        .collect();
+    for listener in seen.values().flat_map(|config| &config.listeners) {
+        assert!(ports.contains(&listener.address), "{} is none of {ports:?}", listener.address);
+    }
 }

@@ -54,6 +54,29 @@ pub(crate) async fn read(stream: &mut TcpStream) -> Reply {
     parse(&bytes)
 }
 
+/// The bytes until the connection is closed or reset, whatever they are.
+pub(crate) async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let read = stream.read_to_end(&mut bytes);
+    // A reset may take bytes with it; what is missing, the test finds.
+    let _ = tokio::time::timeout(PATIENCE, read).await.expect("it is closed");
+    bytes
+}
+
+/// One answer of a connection that stays open: what comes until its body, `page`, is there.
+pub(crate) async fn one(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let read = async {
+        while !bytes.ends_with(b"page") {
+            if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("an answer");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 pub(crate) fn parse(bytes: &[u8]) -> Reply {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));

@@ -6,16 +6,20 @@
 mod answers;
 mod bodies;
 mod client;
+mod edge;
 mod grpc;
 mod guest;
 mod headers;
 mod life;
+mod limits;
 #[cfg(feature = "otel")]
 mod otel;
 mod policy;
 mod proxy;
 mod routes;
 mod seen;
+mod tls;
+mod upgrade;
 mod waker;
 mod websocket;
 
@@ -47,6 +51,14 @@ impl World {
         let guest = Guest::start().await;
         let waker = StandIn::start(&guest, change).await;
         let proxy = Proxy::start(&waker, extra).await;
+        Self { proxy, waker, guest }
+    }
+
+    /// [`Self::new`] with more of `[listen]`.
+    async fn listening(listen: &str, extra: &str) -> Self {
+        let guest = Guest::start().await;
+        let waker = StandIn::start(&guest, |_| {}).await;
+        let proxy = Proxy::listening(&waker, listen, extra).await;
         Self { proxy, waker, guest }
     }
 

@@ -1,6 +1,7 @@
 //! The program under test.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -15,21 +16,27 @@ pub(crate) struct Proxy {
     /// For HTTP/2 without TLS.
     pub(crate) h2c: SocketAddr,
     admin: SocketAddr,
+    file: PathBuf,
     child: Child,
 }
 
-fn free() -> SocketAddr {
+pub(crate) fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 impl Proxy {
     /// Starts it, and returns when it knows what the waker knows.
     pub(crate) async fn start(waker: &StandIn, extra: &str) -> Self {
+        Self::listening(waker, "", extra).await
+    }
+
+    /// [`Self::start`] with more of `[listen]`.
+    pub(crate) async fn listening(waker: &StandIn, listen: &str, extra: &str) -> Self {
         let (http, h2c, admin) = (free(), free(), free());
         let file = waker.directory().join("proxy.toml");
         let socket = waker.socket.display();
         let text = format!(
-            "[listen]\nhttp = [\"{http}\"]\nh2c = [\"{h2c}\"]\nadmin = \"{admin}\"\n[waker]\nsocket = \"{socket}\"\n{extra}"
+            "[listen]\nhttp = [\"{http}\"]\nh2c = [\"{h2c}\"]\nadmin = \"{admin}\"\n{listen}[waker]\nsocket = \"{socket}\"\n{extra}"
         );
         std::fs::write(&file, text).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_rouse-proxy"))
@@ -39,7 +46,7 @@ impl Proxy {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let proxy = Self { http, h2c, admin, child };
+        let proxy = Self { http, h2c, admin, file, child };
         eventually("the proxy is synced", async || {
             tokio::net::TcpStream::connect(proxy.http).await.is_ok()
                 && tokio::net::TcpStream::connect(proxy.h2c).await.is_ok()
@@ -86,12 +93,42 @@ impl Proxy {
 
     /// Sends it a TERM.
     pub(crate) async fn terminate(&self) {
+        self.signal("-TERM").await;
+    }
+
+    pub(crate) async fn signal(&self, signal: &str) {
         let pid = self.child.id().unwrap().to_string();
-        let status = Command::new("kill").args(["-TERM", &pid]).status().await.unwrap();
+        let status = Command::new("kill").args([signal, &pid]).status().await.unwrap();
         assert!(status.success());
+    }
+
+    /// Whether the process that was started still runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 
     pub(crate) async fn ended(&mut self) -> bool {
         tokio::time::timeout(crate::PATIENCE, self.child.wait()).await.unwrap().unwrap().success()
+    }
+}
+
+impl Proxy {
+    /// All processes of this very configuration: a successor is nobody's child.
+    pub(crate) fn processes(&self) -> Vec<String> {
+        let file = self.file.to_string_lossy().into_owned();
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let ours = entries.filter(|entry| {
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word == file.as_bytes())
+        });
+        ours.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            let _ = std::process::Command::new("kill").args(["-KILL", &pid]).status();
+        }
     }
 }
