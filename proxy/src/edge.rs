@@ -59,7 +59,7 @@ impl Rouse {
             },
         };
         let client = client(&peer, &edge.rules, &trusted, &request.headers);
-        visit.sender = Some(Box::new(Sender { peer, client }));
+        visit.sender = Some(Sender { peer, client });
         Ok(false)
     }
 

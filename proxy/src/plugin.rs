@@ -282,7 +282,7 @@ impl Rouse {
         };
         if visitor.enter_open().is_none() {
             // Boxed, so that those who are not held do not carry its size.
-            match Box::pin(self.hold(session, visitor, visit.sender.as_deref())).await {
+            match Box::pin(self.hold(session, visitor, visit.sender.as_ref())).await {
                 Ok(()) => {}
                 // Nobody is left to answer, and it is no fault.
                 Err(Refusal::Gone) => {
@@ -533,7 +533,7 @@ fn sleeps(visitor: &Visitor) -> bool {
 
 /// Who asks.
 pub(crate) fn client(session: &Session, visit: &Visit) -> Option<IpAddr> {
-    client_ip(session, visit.sender.as_deref())
+    client_ip(session, visit.sender.as_ref())
 }
 
 /// The same, where nothing is known of the visit but its sender.

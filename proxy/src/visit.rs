@@ -13,7 +13,7 @@ pub struct Visit {
     pub(crate) arrived: Instant,
     pub(crate) visitor: Option<Visitor>,
     /// Who asks, once that was found out.
-    pub(crate) sender: Option<Box<Sender>>,
+    pub(crate) sender: Option<Sender>,
     /// What the agent must sign in the answer to the current try.
     pub(crate) nonce: Option<String>,
     /// The current try was answered by the agent: the app is down, and has not seen the request.

@@ -12,6 +12,7 @@ use std::num::NonZeroUsize;
 use anyhow::Context;
 use serde_json::{Value, json};
 
+pub(crate) use self::peer::nginx_origin;
 use self::peer::{HOST, Peer};
 use self::wrk::Wrk;
 use crate::machine::{self, Cores};
@@ -73,7 +74,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let dir = tempfile::Builder::new().prefix("rouse-bench-").tempdir()?;
     let origin_at = free_address()?;
     let mut origin =
-        peer::nginx_origin(&nginx, origin_at, dir.path(), cores.map(|cores| cores.load))?;
+        nginx_origin(&nginx, origin_at, dir.path(), cores.map(|cores| cores.load))?;
     origin.ready(origin_at, HOST).await?;
     let core = cores.map(|cores| cores.under_test);
     let mut peers = [

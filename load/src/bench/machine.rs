@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
-use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -26,6 +26,18 @@ impl Cores {
         let mut cores = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false));
         Some(Self { under_test: cores.next()?, load: cores.next()? })
     }
+}
+
+/// Has every thread of this process run on `core`.
+pub(crate) fn run_on(core: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        if let Some(id) = task?.file_name().to_str().and_then(|id| id.parse().ok()) {
+            sched_setaffinity(Pid::from_raw(id), &set)?;
+        }
+    }
+    Ok(())
 }
 
 /// The path of a program of ours, which must lie beside this one.

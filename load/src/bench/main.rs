@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod guest;
+mod hold;
 mod hotpath;
 mod machine;
 mod report;
@@ -37,6 +38,8 @@ struct Args {
 enum Command {
     /// What a request to an awake app costs, beside bare Pingora and nginx.
     Hotpath(hotpath::Args),
+    /// What thousands of held visitors cost, and what they cost another app.
+    Hold(hold::Args),
     /// What a wake is made of, on a real microVM.
     Wake(wake::Args),
     /// What a sleep costs, beside writing the whole memory, and what it costs a visitor.
@@ -58,6 +61,7 @@ async fn main() -> ExitCode {
     let run = async {
         match args.command {
             Command::Hotpath(args) => hotpath::run(&args).await,
+            Command::Hold(args) => Box::pin(hold::run(&args)).await,
             Command::Wake(args) => Box::pin(wake::run(&args)).await,
             Command::Sleep(args) => Box::pin(sleep::run(&args)).await,
             Command::Snapshot(args) => Box::pin(snapshot::run(&args)).await,

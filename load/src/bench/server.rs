@@ -72,6 +72,15 @@ impl Server {
         Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
     }
 
+    /// What of its memory is resident, in KiB (proc(5), `VmRSS`).
+    pub(crate) fn resident_kib(&self) -> anyhow::Result<f64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next()).context(path)?;
+        Ok(number.parse()?)
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

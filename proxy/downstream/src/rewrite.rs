@@ -139,7 +139,8 @@ impl Rewrite {
 /// What to do to the header of `request`, which is from `client` behind `peer`.
 ///
 /// - From a trusted peer `X-Forwarded-For` and `Forwarded` are kept with the peer appended, and
-///   scheme, host and port are what it says; from anybody else all of it is replaced.
+///   scheme, host and port are what it says; from anybody else all of it is replaced, or taken off:
+///   `Host` tells host and port.
 /// - What else apps take for a client's address (`X-Real-IP`, `CF-Connecting-IP`, every
 ///   `X-Forwarded-*`, the configured header) is taken off unless the peer is trusted.
 /// - Any of these spelt with underscores is taken off always: to a CGI-like app it is the same name.
@@ -162,22 +163,15 @@ pub fn rewrite(peer: &Peer, client: &Client, rules: &Rules, request: &Parts) -> 
         Some(authority) => Authority::parse(authority.as_str().as_bytes()),
         None => headers.get(HOST).and_then(Authority::of),
     };
-    let host = client.host.clone().or_else(own);
-    let port = client
-        .to_port
-        .or_else(|| host.as_ref().and_then(Authority::port))
-        .unwrap_or_else(|| client.proto.port());
+    let host = || client.host.clone().or_else(own);
     for ((field, slot), there) in Field::ALL.into_iter().zip(&mut rewrite.set).zip(there) {
         let value = match field {
             Field::ForwardedFor => chain(peer, client, headers),
             Field::ForwardedProto => Some(HeaderValue::from_static(client.proto.as_str())),
-            Field::ForwardedHost => host.as_ref().map(Authority::to_value),
-            Field::ForwardedPort => Some(match port {
-                80 => HeaderValue::from_static("80"),
-                443 => HeaderValue::from_static("443"),
-                other => HeaderValue::from(other),
-            }),
-            Field::Forwarded if rules.forwarded => elements(peer, client, host.as_ref(), headers),
+            // `Host` is passed on as it is: these only where a front says that it was another.
+            Field::ForwardedHost => client.host.as_ref().map(Authority::to_value),
+            Field::ForwardedPort => client.to_port.map(HeaderValue::from),
+            Field::Forwarded if rules.forwarded => elements(peer, client, host().as_ref(), headers),
             Field::RealIp if rules.real_ip => address_value(client.address),
             Field::Forwarded | Field::RealIp => None,
         };

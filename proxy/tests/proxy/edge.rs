@@ -16,7 +16,7 @@ async fn a_strangers_word_on_its_address_is_not_taken() {
     let seen = &world.guest.seen()[0];
     assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
     assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
-    assert_eq!(seen.header("x-forwarded-host"), Some("hello.test"));
+    assert_eq!(seen.header("host"), Some("hello.test"));
     assert!(!seen.head.contains("6.6.6.6"), "{}", seen.head);
 }
 

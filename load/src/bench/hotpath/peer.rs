@@ -89,7 +89,7 @@ pub(super) fn nginx(
 
 /// What answers behind all of them: nginx with one small answer, which is several times as fast as
 /// any of the proxies.
-pub(super) fn nginx_origin(
+pub(crate) fn nginx_origin(
     program: &Path,
     address: SocketAddr,
     dir: &Path,
