@@ -65,7 +65,7 @@ struct Round {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
-    raise_limit()?;
+    raise_limit(args.visitors.get())?;
     let cores = Cores::find();
     let nginx = machine::installed("nginx")?;
     let about = machine::describe(&[("nginx", &nginx, "-v")]);
@@ -194,10 +194,11 @@ async fn wait_for_holds(admin: std::net::SocketAddr, count: usize) -> anyhow::Re
     bail!("never {count} held: {last}")
 }
 
-/// Visitors, and the proxy's two sides of each, are descriptors.
-fn raise_limit() -> anyhow::Result<()> {
+/// Visitors are descriptors, here and in the proxy, which has some more towards the app.
+fn raise_limit(visitors: usize) -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    anyhow::ensure!(hard > 60_000, "only {hard} files may be open here; see `ulimit -Hn`");
+    let needed = u64::try_from(visitors)? + 2_000;
+    anyhow::ensure!(hard >= needed, "only {hard} files may be open here; see `ulimit -Hn`");
     Ok(())
 }

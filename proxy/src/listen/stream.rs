@@ -48,6 +48,8 @@ pub(super) struct Downstream {
     /// What was written and is not sent. Has no room while it is empty: a held visitor writes nothing.
     gathered: Vec<u8>,
     sent: usize,
+    /// Since the last write there was nothing to read, and the task has been woken to see it again.
+    nudged: bool,
     /// How long the header of a request may take.
     header: Duration,
     late: Option<Pin<Box<Sleep>>>,
@@ -76,6 +78,7 @@ impl Downstream {
             since: SystemTime::now(),
             gathered: Vec::new(),
             sent: 0,
+            nudged: false,
             header,
             late: None,
             bytes,
@@ -180,8 +183,14 @@ impl AsyncRead for Downstream {
             Bytes::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         };
         if read.is_pending() && !this.gathered.is_empty() {
-            // An error shows at the next write.
-            let _ = this.send_and_flush(context);
+            if this.nudged {
+                // An error shows at the next write.
+                let _ = this.send_and_flush(context);
+            } else {
+                // The body may be there already, and then goes with its header.
+                this.nudged = true;
+                context.waker().wake_by_ref();
+            }
         }
         match read {
             Poll::Pending if this.is_late(context) => {
@@ -204,6 +213,7 @@ impl AsyncWrite for Downstream {
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        this.nudged = false;
         // HTTP/2 gathers frames itself.
         if !this.http2 && this.gathered.len() + buffer.len() <= GATHER {
             this.gathered.extend_from_slice(buffer);
