@@ -209,11 +209,7 @@ fn held(visit: &Visit) -> Option<Duration> {
 impl Rouse {
     /// Answers those who ask for our own health. True: it has. [`Self::request_filter`] does it too; this is
     /// for who has an answer of its own before that.
-    pub async fn tell_health(
-        &self,
-        session: &mut Session,
-        visit: &mut Visit,
-    ) -> Result<bool> {
+    pub async fn tell_health(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
         let Some(health) = &self.seen().health else { return Ok(false) };
         if session.req_header().uri.path() != health.path {
             return Ok(false);

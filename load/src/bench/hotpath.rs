@@ -73,8 +73,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
 
     let dir = tempfile::Builder::new().prefix("rouse-bench-").tempdir()?;
     let origin_at = free_address()?;
-    let mut origin =
-        nginx_origin(&nginx, origin_at, dir.path(), cores.map(|cores| cores.load))?;
+    let mut origin = nginx_origin(&nginx, origin_at, dir.path(), cores.map(|cores| cores.load))?;
     origin.ready(origin_at, HOST).await?;
     let core = cores.map(|cores| cores.under_test);
     let mut peers = [
