@@ -1,4 +1,5 @@
 //! What is shipped besides programs and configuration: units, users, the container's recipe.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -38,20 +38,19 @@ async fn requests_all_through_a_handover_succeed() {
     let mut world = World::new("").await;
     assert!(served(world.proxy.http).await);
     let to = world.proxy.http;
-    let visitors = tokio::spawn(async move {
-        let mut served_so_far = 0;
+    let mut visitors = tokio::task::JoinSet::new();
+    visitors.spawn(async move {
         // Bounded; the test ends it much earlier.
-        for _ in 0..20_000 {
-            assert!(served(to).await, "after {served_so_far}");
-            served_so_far += 1;
+        for n in 0..20_000 {
+            assert!(served(to).await, "the visit {n}");
             tokio::task::yield_now().await;
         }
     });
     world.proxy.signal("-QUIT").await;
     two_run(&world.proxy).await;
     assert!(world.proxy.ended().await, "nobody is there to wait for");
-    assert!(!visitors.is_finished(), "a request failed, or there were not enough");
-    visitors.abort();
+    let ended = visitors.try_join_next();
+    assert!(ended.is_none(), "a request failed, or there were not enough: {ended:?}");
 }
 
 #[tokio::test]
