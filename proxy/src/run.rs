@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin;
 use crate::config::Config;
 use crate::listen::Door;
-use crate::listen::handover::{Origin, tell_ready};
+use crate::listen::handover::{Origin, own_name, tell_ready};
 use crate::listen::sockets::{Bound, Inherited};
 use crate::service::Proxy;
 
@@ -101,6 +101,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     drop(inherited);
 
     let mut options = config.rouse;
+    options.name = own_name(&options.name);
     let rules = config.downstream.rules.clone();
     options.edge = Some(Edge { rules, trusted: Arc::clone(&trusted) });
     let rouse = Rouse::start(options)?;

@@ -94,6 +94,22 @@ impl Origin {
     }
 }
 
+/// The name by which the waker knows a process that takes another's place: for a while both watch, and
+/// what one of them agrees to is no word of the other's.
+pub(crate) fn own_name(name: &str) -> String {
+    if std::env::var_os(READY).is_none() {
+        return name.to_owned();
+    }
+    with_number(name, std::process::id())
+}
+
+fn with_number(name: &str, number: u32) -> String {
+    let number = format!("-{number}");
+    // Names are ASCII, of at most 128 bytes.
+    let kept = name.len().min(128 - number.len());
+    format!("{}{number}", name.get(..kept).unwrap_or_default())
+}
+
 /// Tells the process whose place this one takes that it serves; true if there is one.
 pub(crate) fn tell_ready() -> bool {
     let Some(fd) = std::env::var(READY).ok().and_then(|fd| fd.parse::<u32>().ok()) else {
@@ -108,4 +124,16 @@ pub(crate) fn tell_ready() -> bool {
         tracing::error!(%error, "the process before can't be told that this one serves");
     }
     told.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_has_a_name_of_its_own() {
+        assert_eq!(with_number("edge-1", 4711), "edge-1-4711");
+        let long = with_number(&"a".repeat(128), u32::MAX);
+        assert!(long.len() == 128 && long.ends_with("-4294967295"), "{long}");
+    }
 }
