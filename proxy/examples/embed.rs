@@ -1,13 +1,14 @@
 //! Another Pingora server that holds visitors while their app wakes.
 //!
 //! What is its own: a rule on paths and a header. What it adds for holding: a [`Rouse`] among its
-//! fields, a [`Visit`] as its context, and one line in each of nine hooks.
+//! fields, a [`Visit`] as its context, and one line in each of ten hooks.
 //!
 //! ```sh
 //! cargo run --example embed -- 127.0.0.1:8081 /run/rouse/waker.sock
 //! ```
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -45,6 +46,17 @@ impl ProxyHttp for Mine {
         visit: &mut Visit,
     ) -> Result<()> {
         self.rouse.upstream_request_filter(session, request, visit)
+    }
+
+    async fn request_body_filter(
+        &self,
+        _: &mut Session,
+        body: &mut Option<Bytes>,
+        end: bool,
+        _: &mut Visit,
+    ) -> Result<()> {
+        self.rouse.request_body_filter(body, end);
+        Ok(())
     }
 
     async fn upstream_response_filter(

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora_core::{ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -9,9 +10,26 @@ use rouse_protocol::signature::HEADER_PREFIX;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Our headers among `headers`. Nearly always none, and then nothing is allocated.
+/// Our headers among `headers`, also as CGI would spell them. Nearly always none, and then nothing is
+/// allocated.
 fn ours(headers: &HeaderMap) -> Vec<HeaderName> {
-    headers.keys().filter(|name| name.as_str().starts_with(HEADER_PREFIX)).cloned().collect()
+    let (word, _) = HEADER_PREFIX.split_at(HEADER_PREFIX.len() - 1);
+    let is_ours = |name: &&HeaderName| {
+        name.as_str().strip_prefix(word).is_some_and(|rest| rest.starts_with(['-', '_']))
+    };
+    headers.keys().filter(is_ours).cloned().collect()
+}
+
+/// Puts the crumbs that HTTP/2 may break a cookie into together again, as HTTP/1 wants it (RFC 9113,
+/// section 8.2.3).
+pub(crate) fn whole_cookie(request: &mut RequestHeader) -> Result<()> {
+    let crumbs: Vec<_> = request.headers.get_all(COOKIE).iter().map(|v| v.as_bytes()).collect();
+    if crumbs.len() < 2 {
+        return Ok(());
+    }
+    let whole = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]));
+    let whole = whole.or_err(ErrorType::InternalError, "joining a cookie")?;
+    request.insert_header("Cookie", whole)
 }
 
 /// Takes every `Rouse-*` off a request.
@@ -92,6 +110,7 @@ mod tests {
             ("Rouse-Nonce", "a"),
             ("rouse-agent", "b"),
             ("ROUSE-AGENT", "c"),
+            ("Rouse_Nonce", "d"),
             ("Rousette", "stays"),
             ("x-rouse-agent", "stays"),
         ]);
@@ -99,6 +118,17 @@ mod tests {
         let mut left: Vec<_> = request.headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["rousette", "x-rouse-agent"]);
+    }
+
+    #[test]
+    fn a_cookie_is_one_again() {
+        let mut crumbs = request(&[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2; c=3")]);
+        whole_cookie(&mut crumbs).unwrap();
+        assert_eq!(value(&crumbs, COOKIE), "a=1; b=2; c=3");
+        assert_eq!(crumbs.headers.get_all(COOKIE).iter().count(), 1);
+        let mut none = request(&[]);
+        whole_cookie(&mut none).unwrap();
+        assert_eq!(none.headers.get(COOKIE), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{HOST, HeaderName};
 use http::request::Parts;
 use pingora_core::protocols::http::ServerSession;
@@ -349,6 +350,9 @@ impl Rouse {
         visit: &mut Visit,
     ) -> Result<()> {
         headers::strip_request(request);
+        if session.is_http2() {
+            headers::whole_cookie(request)?;
+        }
         match &visit.sender {
             Some(sender) => self.introduce(sender, request)?,
             None => {
@@ -361,6 +365,14 @@ impl Rouse {
             request.insert_header(NONCE, &**nonce)?;
         }
         Ok(())
+    }
+
+    /// In `request_body_filter`: an end of a body that is an empty frame (HTTP/2) is no chunk. Pingora would
+    /// write it as the last chunk and then the last once more, before the connection's next request.
+    pub fn request_body_filter(&self, body: &mut Option<Bytes>, end_of_stream: bool) {
+        if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
+            *body = None;
+        }
     }
 
     /// In `upstream_response_filter`: an agent's signed *down* sends the visitor back to the hold;

@@ -72,6 +72,17 @@ impl ProxyHttp for Proxy {
         self.rouse.upstream_request_filter(session, request, visit)
     }
 
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        _visit: &mut Visit,
+    ) -> Result<()> {
+        self.rouse.request_body_filter(body, end_of_stream);
+        Ok(())
+    }
+
     async fn upstream_response_filter(
         &self,
         _session: &mut Session,
