@@ -1,7 +1,9 @@
 //! The end-to-end harness: real binaries, real sockets, real microVMs.
 //!
 //! - [`Node`]: a waker and a proxy of one's own, with an app that sleeps.
-//! - [`Visit`]: one request as a visitor makes it; [`Raw`]: the bytes themselves.
+//! - [`Front`]: a proxy with every kind of port before a [`RawOrigin`] that keeps every byte it gets.
+//! - [`Visit`]: one request as a visitor makes it; [`Raw`]: the bytes themselves; [`Frames`]:
+//!   those of HTTP/2.
 //! - [`eventually`] and [`assert_eventually!`]: waiting for a fact, never for a time.
 //! - [`Binaries`]: where the programs under test are.
 //!
@@ -18,10 +20,13 @@
 mod binaries;
 mod config;
 mod daemon;
+pub mod frames;
+mod front;
 mod golden;
 mod log;
 mod metrics;
 mod node;
+pub mod origin;
 mod pages;
 mod slots;
 mod visit;
@@ -35,9 +40,12 @@ pub use config::{
     Qemu, Server, Wake, WakerConfig, WakerSleep, WakerSocket,
 };
 pub use daemon::Daemon;
+pub use frames::Frames;
+pub use front::{Front, ORIGIN_HOST};
 pub use log::{LogError, LogHead, LogLine, read_log};
 pub use metrics::{Metrics, Sample};
 pub use node::{Node, NodeBuilder, free_port};
+pub use origin::RawOrigin;
 pub use pages::{Counter, Echo, sha256};
 pub use visit::{
     DEFAULT_HOST, Open, Raw, Reply, Visit, VisitError, crowd, fetch_unix, websocket, websocket_for,
