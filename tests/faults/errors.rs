@@ -61,12 +61,13 @@ async fn refused(armed: &Armed, when: &str) -> (String, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wake_that_fails_when_its_vm_runs_leaves_no_second_one() {
     let mut armed = Armed::start().await;
-    for step in ["run-record", "resume", "woken"] {
+    for step in ["reserve", "run-record", "resume", "woken"] {
         armed.node.sleep("hello").await;
         armed.arm(Some(&format!("{step}=1*return(eio)"))).await;
         armed.node.get("/counter").await.expect_status(503);
         assert_eq!(armed.vm(step), None, "{step}: the VM of the failed wake has ended");
-        armed.serves(&format!("{step} has failed once")).await;
+        let same = armed.serves(&format!("{step} has failed once")).await;
+        assert!(same || step == "woken", "{step}: no vCPU ran, so its memory is kept");
         assert!(armed.vm(step).is_some(), "{step}: and the next one is alone");
     }
 }

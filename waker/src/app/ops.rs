@@ -204,7 +204,13 @@ impl WakeJob {
         // While the VMM is handed over; it must be durable before a vCPU runs.
         let dir = Arc::clone(&self.dir);
         let durable = tokio::task::spawn_blocking(move || dir.sync_consumed());
-        let life = self.life(&live)?;
+        let life = match self.life(&live) {
+            Ok(life) => life,
+            Err(error) => {
+                self.put_back(live, durable).await?;
+                return Err(error);
+            }
+        };
         let mut sink = |time| self.phase(time);
         if let Err(error) = self.enough_space(&live) {
             drop(life);
@@ -225,8 +231,14 @@ impl WakeJob {
             }
             Err(error) => {
                 tracing::warn!(app = %self.config.id, %error, "the image could not be loaded");
-                self.node.metrics.refused("load");
                 durable.await.map_err(joined).map_err(|e| self.storage(e))?.ok();
+                if let Err(source) = reserved {
+                    // Nor would there be room for a boot.
+                    let path = live.memory();
+                    self.put_back_loaded(live).await?;
+                    return Err(self.no_block(path, source));
+                }
+                self.node.metrics.refused("load");
                 self.trim_unused().await;
                 return Ok(Err(error));
             }
@@ -235,10 +247,8 @@ impl WakeJob {
         let durable = durable.await.map_err(joined).and_then(|synced| synced);
         if let Err(source) = reserved {
             machine.kill().await;
-            durable.map_err(|e| self.storage(e))?;
-            self.trim_unused().await;
-            let (dir, path) = (Arc::clone(&self.dir), live.memory());
-            blocking(move || dir.put_back_unchecked(&live)).await.map_err(|e| self.storage(e))?;
+            let path = live.memory();
+            self.put_back_loaded(live).await?;
             return Err(self.no_block(path, source));
         }
         self.go(machine, live, Outcome::Resumed, durable).await.map(Ok)
@@ -252,6 +262,13 @@ impl WakeJob {
         durable.await.map_err(joined).map_err(|e| self.storage(e))?.ok();
         let dir = Arc::clone(&self.dir);
         blocking(move || dir.put_back(live)).await.map_err(|e| self.storage(e))
+    }
+
+    /// The image of a VM that has ended and in which no vCPU ran.
+    async fn put_back_loaded(&self, live: Live) -> Result<(), WakeError> {
+        self.trim_unused().await;
+        let dir = Arc::clone(&self.dir);
+        blocking(move || dir.put_back_unchecked(&live)).await.map_err(|e| self.storage(e))
     }
 
     async fn boot(&self) -> Result<Going, WakeError> {
@@ -306,7 +323,11 @@ impl WakeJob {
     fn enough_space(&self, live: &Live) -> Result<(), WakeError> {
         let path = live.memory();
         let (free, needed) = space(&path).map_err(|e| self.storage(e))?;
-        if free < needed { Err(WakeError::NoSpace { path, free, needed }) } else { Ok(()) }
+        if free < needed.saturating_add(SPARE) {
+            Err(WakeError::NoSpace { path, free, needed })
+        } else {
+            Ok(())
+        }
     }
 
     /// The last step: noted, then set going.
@@ -320,6 +341,9 @@ impl WakeJob {
         let noted = durable.and_then(|()| self.dir.write_run_record(&machine.record()));
         if let Err(source) = noted.and_then(|()| fault::hit("resume")) {
             machine.kill().await;
+            if outcome == Outcome::Resumed {
+                self.put_back_loaded(live).await?;
+            }
             return Err(self.storage(source));
         }
         let lives = machine.agent().map_or(0, |agent| agent.heard().borrow().lives);
@@ -351,6 +375,9 @@ impl WakeJob {
         WakeError::Storage { path: self.dir.path().to_owned(), source }
     }
 }
+
+/// What has to be free besides, in bytes: for the record of the VM, and for state and map of its sleep.
+const SPARE: u64 = 16 << 20;
 
 /// What the file system of the memory file has free, and what that has no blocks for, in bytes.
 fn space(memory: &std::path::Path) -> std::io::Result<(u64, u64)> {

@@ -131,6 +131,15 @@ pub enum ImageRefusal {
 }
 
 impl ImageRefusal {
+    /// A part could not be read. That there are no descriptors or no memory now says nothing of the image.
+    pub(super) fn reading(path: PathBuf, source: io::Error) -> Self {
+        use rustix::io::Errno;
+        match Errno::from_io_error(&source) {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Self::Busy { path, source },
+            _ => Self::Read { path, source },
+        }
+    }
+
     /// A word for metrics.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -151,8 +160,8 @@ impl Manifest {
     /// The manifest in `directory`.
     pub(super) fn read(directory: &Path) -> Result<Self, ImageRefusal> {
         let path = directory.join(MANIFEST);
-        let text = read_small(&path)
-            .map_err(|source| ImageRefusal::Read { path: path.clone(), source })?;
+        let text =
+            read_small(&path).map_err(|source| ImageRefusal::reading(path.clone(), source))?;
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|error| ImageRefusal::Manifest { path, detail: error.to_string() })?;
         same("format", &manifest.format, &FORMAT)?;
@@ -182,7 +191,7 @@ impl Manifest {
         let damaged = |name: &str, what| ImageRefusal::Damaged { path: directory.join(name), what };
         let read = |name: &str| {
             let path = directory.join(name);
-            read_bounded(&path, MAX_PART).map_err(|source| ImageRefusal::Read { path, source })
+            read_bounded(&path, MAX_PART).map_err(|source| ImageRefusal::reading(path, source))
         };
         let state = read(STATE)?;
         if state.len() as u64 != self.state_bytes {
@@ -201,9 +210,8 @@ impl Manifest {
             return Err(damaged(MAP, "image id"));
         }
         let memory = directory.join(MEMORY);
-        let size = fs::metadata(&memory)
-            .map_err(|source| ImageRefusal::Read { path: memory, source })?
-            .len();
+        let size =
+            fs::metadata(&memory).map_err(|source| ImageRefusal::reading(memory, source))?.len();
         if size != self.memory_bytes || map.mem_size() != size {
             return Err(damaged(MEMORY, "size"));
         }
@@ -220,7 +228,7 @@ impl Manifest {
             );
         };
         let now = DiskSeal::of(directory)
-            .map_err(|source| ImageRefusal::Read { path: directory.join(super::DISK), source })?;
+            .map_err(|source| ImageRefusal::reading(directory.join(super::DISK), source))?;
         match sealed.differs(&now) {
             Some((what, image, here)) => Err(ImageRefusal::Mismatch { what, image, here }),
             None => Ok(()),

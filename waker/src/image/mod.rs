@@ -320,7 +320,7 @@ impl AppDir {
         manifest.names(&from)?;
         let memory = from.join(MEMORY);
         let memory_lock = lock(&memory, FlockOperation::NonBlockingLockShared)
-            .map_err(|source| ImageRefusal::Read { path: memory.clone(), source })?
+            .map_err(|source| ImageRefusal::reading(memory.clone(), source))?
             .ok_or_else(|| ImageRefusal::Busy { path: memory, source: in_use() })?;
         let live = self.live_path();
         fault::hit("consume")

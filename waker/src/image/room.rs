@@ -116,10 +116,14 @@ pub fn reserve(memory: &Path) -> io::Result<()> {
         return Ok(());
     }
     for piece in pieces(0..file.metadata()?.len()) {
-        match fallocate(&file, FallocateFlags::empty(), piece.start, piece.end - piece.start) {
-            Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => break,
-            Err(errno) => return Err(errno.into()),
+        loop {
+            let length = piece.end - piece.start;
+            match fallocate(&file, FallocateFlags::empty(), piece.start, length) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
         }
     }
     Ok(())

@@ -146,7 +146,9 @@ impl QemuMachine {
         life: &Life,
         record: &RunRecord,
     ) -> Result<Self, QmpError> {
-        let status = finalized(&started.qmp).await?;
+        // The earlier waker may have died in a save.
+        let over = tokio::time::timeout(SAVE, finalized(&started.qmp)).await;
+        let status = over.map_err(|_| QmpError::Timeout { command: "query-status" })??;
         // Whoever has stopped it for an error of its disk wants it to run: it is not paused, and goes on
         // when there is room again.
         let stalled = status == qmp::RunState::io_error;

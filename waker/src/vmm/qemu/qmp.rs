@@ -107,7 +107,10 @@ impl Qmp {
                             stops,
                             "the disk's file can't be used"
                         );
-                        stall.send_replace(stops);
+                        // One that is only reported takes nothing back.
+                        if stops {
+                            stall.send_replace(true);
+                        }
                     }
                     Ok(Event::RESUME { .. }) => {
                         stall.send_replace(false);
