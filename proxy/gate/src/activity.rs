@@ -48,6 +48,11 @@ impl Activity {
         self.expects.store(true, Ordering::Relaxed);
     }
 
+    /// That wake came to nothing, or its life is over.
+    pub fn expect_nobody(&self) {
+        self.expects.store(false, Ordering::Relaxed);
+    }
+
     /// Whether that visitor has not come.
     pub fn expects(&self) -> bool {
         self.expects.load(Ordering::Relaxed)

@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::activity::Activity;
+use crate::early::UNVISITED;
 use crate::known::Known;
 use crate::outside::{Dialer, Upstream};
 use crate::places::Places;
@@ -179,6 +180,14 @@ impl App {
         self.policy.load_full()
     }
 
+    /// After how long without a visitor it may sleep; none: never by that.
+    pub(crate) fn idle_limit(&self) -> Option<Duration> {
+        let idle_ms = self.policy.load().idle_ms;
+        let limit = Duration::from_millis(idle_ms);
+        let early = self.activity.expects();
+        (idle_ms > 0).then(|| if early { limit.min(UNVISITED) } else { limit })
+    }
+
     pub(crate) fn known(&self) -> Known {
         self.known.borrow().clone()
     }
@@ -296,6 +305,7 @@ impl App {
     /// The wake `attempt` failed: so do all who waited for it. The next visitor starts another.
     pub(crate) fn fail(&self, attempt: u64, refusal: Refusal) {
         let mut inner = self.lock();
+        self.activity.expect_nobody();
         if matches!(inner.gate, State::Waking(now) if now == attempt) {
             inner.failed = Some((attempt, refusal));
             inner.close(&self.open);

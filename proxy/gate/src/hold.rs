@@ -125,7 +125,8 @@ impl Slot<'_> {
             return Err(Refusal::Parked(detail));
         }
         if let Some(denied) = asker.denied
-            && !matches!(self.app.known().state, AppState::Awake(_))
+            && self.app.open().is_none()
+            && self.app.known().state.ready().is_none()
         {
             return Err(Refusal::Denied(denied));
         }

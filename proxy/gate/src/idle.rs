@@ -11,7 +11,6 @@ use rouse_protocol::watch::AppState;
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::early::UNVISITED;
 use crate::gate::Gate;
 use crate::outside::Waker;
 
@@ -23,10 +22,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// The life that should sleep now, if any.
 fn due(app: &App, now: Instant) -> Option<Generation> {
     let AppState::Awake(ready) = app.known().state else { return None };
-    let idle_ms = app.policy().idle_ms;
-    let limit = Duration::from_millis(idle_ms);
-    let limit = if app.activity.expects() { limit.min(UNVISITED) } else { limit };
-    let idle = idle_ms > 0 && app.activity.idle(now) >= limit;
+    let idle = app.idle_limit().is_some_and(|limit| app.activity.idle(now) >= limit);
     (idle && !app.waking()).then_some(ready.generation)
 }
 

@@ -1,5 +1,6 @@
 //! The gate between a scripted waker, a scripted app and visitors, in paused time.
 
+mod early;
 mod holds;
 mod outside;
 mod paused;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use rouse_protocol::app::Generation;
 use rouse_protocol::wake::SleepReason;
@@ -26,10 +25,10 @@ impl App {
         reason: SleepReason,
         now: Instant,
     ) -> bool {
-        let quiet = || match (reason, self.policy.load().idle_ms) {
+        let quiet = || match (reason, self.idle_limit()) {
             (SleepReason::Operator, _) => self.activity.in_flight() == 0,
-            (SleepReason::Idle, 0) => false,
-            (SleepReason::Idle, ms) => self.activity.idle(now) >= Duration::from_millis(ms),
+            (SleepReason::Idle, None) => false,
+            (SleepReason::Idle, Some(limit)) => self.activity.idle(now) >= limit,
         };
         let mut inner = self.lock();
         match &inner.gate {
@@ -79,6 +78,7 @@ impl App {
             // Those who are inside are not cut off by a message that another has overtaken.
             let doubtful = known.may_be_late(open.generation) && open.is_fresh(now);
             if other || (known.ends(open.generation) && !doubtful) {
+                self.activity.expect_nobody();
                 inner.close(&self.open);
                 inner.shut();
             } else {
