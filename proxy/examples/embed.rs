@@ -1,7 +1,7 @@
 //! Another Pingora server that holds visitors while their app wakes.
 //!
 //! What is its own: a rule on paths and a header. What it adds for holding: a [`Rouse`] among its
-//! fields, a [`Visit`] as its context, and one line in each of ten hooks.
+//! fields, a [`Visit`] as its context, and one line in each of eleven hooks.
 //!
 //! ```sh
 //! cargo run --example embed -- 127.0.0.1:8081 /run/rouse/waker.sock
@@ -70,10 +70,11 @@ impl ProxyHttp for Mine {
 
     async fn response_filter(
         &self,
-        _: &mut Session,
+        session: &mut Session,
         response: &mut ResponseHeader,
         _: &mut Visit,
     ) -> Result<()> {
+        self.rouse.response_filter(session, response);
         response.insert_header("x-served-by", "mine")
     }
 

@@ -121,6 +121,8 @@ type Unserved = HashMap<AppId, Vec<String>>;
 
 /// How long an operator's request may take to come.
 const HEADER: Duration = Duration::from_secs(10);
+/// How long to wait when no connection can be accepted (no descriptors) before the next try.
+const BREATH: Duration = Duration::from_millis(50);
 /// How many operators' connections there may be.
 const CONNECTIONS: usize = 256;
 
@@ -134,11 +136,16 @@ pub(crate) async fn serve(socket: TcpListener, admin: Arc<Admin>, over: Cancella
             Some(_) = connections.join_next() => continue,
             accepted = socket.accept() => accepted,
         };
-        // One too many is closed.
-        let (Ok((stream, _)), Ok(place)) = (accepted, Arc::clone(&room).try_acquire_owned()) else {
-            tokio::task::yield_now().await;
-            continue;
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "can't accept an operator's connection");
+                tokio::time::sleep(BREATH).await;
+                continue;
+            }
         };
+        // One too many is closed.
+        let Ok(place) = Arc::clone(&room).try_acquire_owned() else { continue };
         let admin = Arc::clone(&admin);
         connections.spawn(async move {
             let _place = place;

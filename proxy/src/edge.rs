@@ -11,7 +11,7 @@ use rouse_downstream::client::client;
 use rouse_downstream::rewrite::{Change, rewrite};
 use rouse_downstream::sanity::{self, Insane};
 use rouse_downstream::trusted::Live;
-use rouse_downstream::{Client, Peer, Request, Rules};
+use rouse_downstream::{Client, Peer, Proto, Request, Rules};
 
 use crate::answer::Answer;
 use crate::connected::Connected;
@@ -61,6 +61,19 @@ impl Rouse {
         let client = client(&peer, &edge.rules, &trusted, &request.headers);
         visit.sender = Some(Sender { peer, client });
         Ok(false)
+    }
+
+    /// Whether the client came by HTTPS, as far as who is believed tells: a front may end TLS.
+    pub fn came_by_https(&self, session: &Session) -> bool {
+        let (Some(edge), Some(connected)) = (self.edge(), Connected::of(session)) else {
+            return false;
+        };
+        if !connected.redirect {
+            return false;
+        }
+        let trusted = edge.trusted.current();
+        let headers = &session.req_header().headers;
+        client(&connected.peer, &edge.rules, &trusted, headers).proto == Proto::Https
     }
 
     /// Tells the app who asks.

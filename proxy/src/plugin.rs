@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderName};
+use http::Version;
+use http::header::{HOST, HeaderName, TRANSFER_ENCODING};
 use http::request::Parts;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -407,6 +408,16 @@ impl Rouse {
             visit.woken = Some(Box::new(woken));
         }
         Ok(())
+    }
+
+    /// In `response_filter`: HTTP/1.0 knows no chunks (RFC 9112, section 6.1), so that there an answer of
+    /// unknown length ends with its connection. Pingora would chunk it for everybody.
+    pub fn response_filter(&self, session: &mut Session, response: &mut ResponseHeader) {
+        if session.req_header().version == Version::HTTP_10
+            && response.remove_header(&TRANSFER_ENCODING).is_some()
+        {
+            session.set_keepalive(None);
+        }
     }
 
     /// In `fail_to_connect`: nothing was sent, so a visitor of an app that can be woken is held

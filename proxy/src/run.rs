@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin;
 use crate::config::Config;
 use crate::listen::Door;
-use crate::listen::handover::{Origin, own_name, tell_ready};
+use crate::listen::handover::{Origin, own_name, takes_over, tell_ready};
 use crate::listen::sockets::{Bound, Inherited};
 use crate::service::Proxy;
 
@@ -37,6 +37,10 @@ const LOOK: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_millis(250);
 /// For how long an idle connection is kept when a drain begins: a request may be on its way.
 const LINGER: Duration = Duration::from_millis(500);
+/// How often it is looked whether the apps are known, and how long a start and a successor wait for them.
+const KNOWN: Duration = Duration::from_millis(5);
+const START: Duration = Duration::from_secs(5);
+const SUCCESSOR: Duration = Duration::from_secs(20);
 /// How many upstream connections may lie unused.
 const POOL: usize = 1024;
 /// What a visitor may send of one body over HTTP/2 before it is read, in bytes: a held upload.
@@ -106,6 +110,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     options.edge = Some(Edge { rules, trusted: Arc::clone(&trusted) });
     let rouse = Rouse::start(options)?;
     let challenges = acme.as_ref().map(Acme::tokens);
+    know_apps(&rouse).await?;
     let app = proxy(&rouse, challenges, config.threads);
     let mut server = Server {
         rouse: rouse.clone(),
@@ -193,6 +198,21 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     tasks.close();
     tasks.wait().await;
     rouse.flush();
+    Ok(())
+}
+
+/// Waits until the waker has told its apps: before that, whoever comes would be nobody's visitor, and
+/// meanwhile waits to be accepted. A process that is to take another's place does not without: the other
+/// knows its apps.
+async fn know_apps(rouse: &Rouse) -> anyhow::Result<()> {
+    let known = async {
+        while !rouse.gate().synced() {
+            tokio::time::sleep(KNOWN).await;
+        }
+    };
+    let patience = if takes_over() { SUCCESSOR } else { START };
+    let known = tokio::time::timeout(patience, known).await.is_ok();
+    anyhow::ensure!(known || !takes_over(), "the waker has not told its apps");
     Ok(())
 }
 

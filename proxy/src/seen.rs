@@ -11,6 +11,7 @@ use pingora_proxy::Session;
 use tokio::time::Instant;
 
 use crate::access::{AccessLog, AccessOptions, Record};
+use crate::connected::Connected;
 use crate::health::{self, HealthOptions};
 use crate::metrics::Metrics;
 #[cfg(feature = "otel")]
@@ -210,6 +211,9 @@ impl Rouse {
     /// Answers those who ask for our own health. True: it has. [`Self::request_filter`] does it too; this is
     /// for who has an answer of its own before that.
     pub async fn tell_health(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
+        if let Some(connected) = Connected::of(session) {
+            connected.header_whole();
+        }
         let Some(health) = &self.seen().health else { return Ok(false) };
         if session.req_header().uri.path() != health.path {
             return Ok(false);

@@ -35,7 +35,7 @@ impl ProxyHttp for Proxy {
     async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
         if self.challenged(session).await?
             || self.rouse.tell_health(session, visit).await?
-            || redirect(session).await?
+            || (!self.rouse.came_by_https(session) && redirect(session).await?)
         {
             return Ok(true);
         }
@@ -90,6 +90,16 @@ impl ProxyHttp for Proxy {
         visit: &mut Visit,
     ) -> Result<()> {
         self.rouse.upstream_response_filter(response, visit)
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        _visit: &mut Visit,
+    ) -> Result<()> {
+        self.rouse.response_filter(session, response);
+        Ok(())
     }
 
     fn fail_to_connect(

@@ -97,10 +97,12 @@ impl Origin {
 /// The name by which the waker knows a process that takes another's place: for a while both watch, and
 /// what one of them agrees to is no word of the other's.
 pub(crate) fn own_name(name: &str) -> String {
-    if std::env::var_os(READY).is_none() {
-        return name.to_owned();
-    }
-    with_number(name, std::process::id())
+    if takes_over() { with_number(name, std::process::id()) } else { name.to_owned() }
+}
+
+/// Whether this process was started to take another's place.
+pub(crate) fn takes_over() -> bool {
+    std::env::var_os(READY).is_some()
 }
 
 fn with_number(name: &str, number: u32) -> String {

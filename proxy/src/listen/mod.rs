@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::apps::ServerApp;
+use pingora_core::protocols::TcpKeepalive;
+use pingora_core::protocols::l4::ext::set_tcp_keepalive;
 use pingora_proxy::HttpProxy;
 use rouse_downstream::proxy_protocol::{self, Addresses, Prefixed, ProxyProtocol, ReadError};
 use rouse_downstream::trusted::Live;
@@ -31,6 +33,14 @@ mod stream;
 
 /// How long to wait when no connection can be accepted (no descriptors, no memory) before the next try.
 const BREATH: Duration = Duration::from_millis(50);
+
+/// When a silent peer is asked whether it is there, and given up: after two minutes (tcp(7)).
+const KEEPALIVE: TcpKeepalive = TcpKeepalive {
+    idle: Duration::from_secs(60),
+    interval: Duration::from_secs(15),
+    count: 4,
+    user_timeout: Duration::ZERO,
+};
 
 /// What is spoken on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +133,8 @@ impl Door {
         // Whoever is in the queue has been told that it is connected.
         while let Some(accepted) = at_once(&socket) {
             self.take_in(listener, accepted).await;
+            // Else the runtime's budget for this task looks like an empty queue.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -147,6 +159,8 @@ impl Door {
     async fn serve(&self, listener: Listener, socket: TcpStream, address: SocketAddr) {
         // Answers go out when they are there.
         let _ = socket.set_nodelay(true);
+        // Who is gone without a word is no visitor: its app may sleep.
+        let _ = set_tcp_keepalive(&socket, &KEEPALIVE);
         match Box::pin(self.enter(listener, socket, address)).await {
             Ok(Some((stream, _counted))) => {
                 self.rouse.connection_opened(listener.speaks.as_str());
@@ -198,7 +212,10 @@ impl Door {
                 let tls = self.tls.as_ref().ok_or(Refused::NoTls)?;
                 let client = peer.address.ip();
                 let early = |hello: &rouse_tls::Hello<'_>| {
-                    if let Some(name) = hello.server_name() {
+                    // Behind a front a wake would be charged to the front.
+                    if !peer.trusted
+                        && let Some(name) = hello.server_name()
+                    {
                         self.rouse.early(name, client);
                     }
                 };

@@ -97,3 +97,12 @@ async fn plain_requests_are_sent_to_https() {
     let health = world.get("/.well-known/rouse-health").await;
     assert_eq!((health.status, &*health.body), (200, "ok\n"), "a front's checks are answered");
 }
+
+#[tokio::test]
+async fn who_came_to_a_front_by_https_is_not_sent_there_again() {
+    let world = World::listening("redirect_https = true\n", TRUSTED).await;
+    let head = "GET / HTTP/1.1\r\nHost: hello.test\r\nX-Forwarded-Proto: https\r\n";
+    assert_eq!(world.request(head).await.status, 200);
+    let head = "GET / HTTP/1.1\r\nHost: hello.test\r\nX-Forwarded-Proto: http\r\n";
+    assert_eq!(world.request(head).await.status, 308);
+}

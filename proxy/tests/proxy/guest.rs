@@ -22,6 +22,8 @@ pub(crate) enum Act {
     Page(&'static str),
     /// The agent says, signed, that the app is down, without reading the body.
     SignedDown,
+    /// The same, once more of the body has come than can be kept for a replay.
+    SignedDownLate,
     /// These very bytes, once the request's header is there.
     Raw(String),
     /// Closes without a byte, once the request's header is there.
@@ -180,7 +182,12 @@ async fn serve(mut stream: TcpStream, from: u16, key: &AgentKey, state: &Mutex<S
             state.script.pop_front().unwrap_or(Act::Page(state.page))
         };
         let answer = match act {
-            Act::SignedDown => {
+            Act::SignedDown | Act::SignedDownLate => {
+                let mut much = vec![0; 128 << 10];
+                if matches!(act, Act::SignedDownLate) && stream.read_exact(&mut much).await.is_err()
+                {
+                    return;
+                }
                 // As a good agent does: says it, and reads what is under way.
                 let down = signed(AgentState::Down);
                 if stream.write_all(down.as_bytes()).await.is_err() {
