@@ -12,8 +12,10 @@ use crate::wait::patience;
 pub mod kind {
     pub const DATA: u8 = 0;
     pub const HEADERS: u8 = 1;
+    pub const PRIORITY: u8 = 2;
     pub const RST_STREAM: u8 = 3;
     pub const SETTINGS: u8 = 4;
+    pub const PUSH_PROMISE: u8 = 5;
     pub const PING: u8 = 6;
     pub const GOAWAY: u8 = 7;
     pub const WINDOW_UPDATE: u8 = 8;
