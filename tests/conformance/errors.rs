@@ -178,7 +178,8 @@ async fn of_the_connection() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     world.fine().await;
-    assert!(world.origin.requests().len() < 10, "hardly anything of it is a request");
+    // Some were forwarded before they broke off.
+    assert!(world.origin.read().0.len() < 10, "hardly anything of it is a request");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
