@@ -206,6 +206,27 @@ async fn streams_of_one_connection_share_one_to_the_app_that_is_made_anew() {
 }
 
 #[tokio::test]
+async fn a_connection_from_before_the_app_went_away_is_not_trusted() {
+    let (agent, _port) = Agent::start().await;
+    let visitor = Visitor::of(&agent).await;
+    let listener = agent.listen().await;
+    let (accepted, dialled) = tokio::join!(listener.accept(), visitor.ask("GET", "/"));
+    let mut connection = h2::server::handshake(accepted.unwrap().0).await.unwrap();
+    let (_request, mut answer) = due(connection.accept()).await.unwrap().unwrap();
+    answer.send_response(Response::new(()), true).unwrap();
+    let mut left_open = JoinSet::new();
+    left_open.spawn(async move { while connection.accept().await.is_some() {} });
+    assert_eq!(due(dialled.0).await.unwrap().status(), StatusCode::OK);
+
+    // As when a process dies: its listener may be gone before its connections are.
+    drop(listener);
+    assert_eq!(visitor.get(GATE).await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    let down = visitor.get("/").await.unwrap();
+    assert_eq!(down.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(down.headers().contains_key("rouse-agent"));
+}
+
+#[tokio::test]
 async fn the_gate_is_answered_over_http_2_too() {
     let (agent, _port) = Agent::start().await;
     let mut app = App::of(&agent).await;
@@ -320,9 +341,13 @@ async fn an_app_of_http_1_breaks_the_exchange_and_is_not_called_down() {
         }
     });
     let response = Visitor::of(&agent).await.get("/").await.unwrap();
-    assert_eq!(
-        (response.status(), &response.headers()["rouse-error"]),
-        (StatusCode::BAD_GATEWAY, &"app-broke".parse().unwrap())
-    );
-    assert_eq!(response.headers().get("rouse-agent"), None);
+    let broke = [
+        ("content-type", "application/grpc"),
+        ("grpc-status", "14"),
+        ("grpc-message", "the app broke off before it answered"),
+        ("rouse-error", "app-broke"),
+    ];
+    // As a gRPC client understands it, and not signed.
+    assert_eq!((response.status(), response.headers()), (StatusCode::OK, &headers(&broke)));
+    assert!(response.body().is_end_stream());
 }

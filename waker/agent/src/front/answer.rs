@@ -40,14 +40,42 @@ pub(super) fn not_listening(seal: &Seal, state: AgentState, front: Version) -> R
         AgentState::Down | AgentState::Serving => "the app is down",
     };
     let detail = "nothing listens on the app's port in its microVM; the request was not delivered";
-    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, state.as_str(), title, detail, front);
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let mut response = problem(status, state.as_str(), title, detail, front);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     sign(&mut response, seal, state);
     response
 }
 
-/// An error that says nothing about whether the app is down, and so is never signed.
-pub(super) fn error(
+/// The app failed in a way that says nothing about whether it is down, and so is never signed.
+pub(super) fn failed(
+    status: StatusCode,
+    code: &'static str,
+    title: &str,
+    detail: &str,
+    front: Version,
+) -> Response<Answer> {
+    if front == Version::HTTP_2 {
+        return unavailable(code, title);
+    }
+    problem(status, code, title, detail, front)
+}
+
+/// *Trailers-Only*, "Responses" in gRPC's "PROTOCOL-HTTP2": what comes by HTTP/2 is gRPC, and its
+/// clients take any other body for a message.
+fn unavailable(code: &'static str, title: &str) -> Response<Answer> {
+    let mut response = Response::new(Either::Right(Full::new(Bytes::new())));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static("14"));
+    let title = HeaderValue::try_from(title).expect("a title is plain ASCII without a percent");
+    headers.insert(HeaderName::from_static("grpc-message"), title);
+    headers.insert(HeaderName::from_static(ERROR_HEADER), HeaderValue::from_static(code));
+    response
+}
+
+/// An error that is not signed.
+pub(super) fn problem(
     status: StatusCode,
     code: &'static str,
     title: &str,

@@ -28,7 +28,7 @@ pub(super) async fn take(busy: &Busy, body: Incoming, front: Version) -> Respons
             *response.status_mut() = StatusCode::NO_CONTENT;
             response
         }
-        Err(error) => answer::error(
+        Err(error) => answer::problem(
             StatusCode::BAD_REQUEST,
             "busy-unreadable",
             "no word of being busy",

@@ -67,7 +67,7 @@ impl Connection {
         }
         if parts.method == Method::CONNECT {
             let detail = "an app behind an agent is no proxy";
-            return Ok(answer::error(
+            return Ok(answer::problem(
                 StatusCode::NOT_IMPLEMENTED,
                 "no-tunnel",
                 "CONNECT is not supported",
@@ -159,7 +159,7 @@ impl Connection {
                 Dial::Refused => {
                     answer::not_listening(seal, self.shared.observe(Dial::Refused), front)
                 }
-                Dial::Listens | Dial::Unclear => answer::error(
+                Dial::Listens | Dial::Unclear => answer::failed(
                     StatusCode::BAD_GATEWAY,
                     "app-unreachable",
                     "the app can't be reached",
@@ -173,7 +173,7 @@ impl Connection {
 }
 
 fn broke(detail: &str, front: Version) -> Response<Answer> {
-    answer::error(
+    answer::failed(
         StatusCode::BAD_GATEWAY,
         "app-broke",
         "the app broke off before it answered",

@@ -16,7 +16,7 @@ mod streams;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::service::service_fn;
@@ -69,6 +69,9 @@ struct Shared {
     lives: Lives,
     /// The app has listened at least once since the agent started.
     listened: AtomicBool,
+    /// How often nobody listened. The process that did is gone by then, and so is what it had
+    /// accepted, though the end of those connections may not have been seen yet.
+    refusals: AtomicU64,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -77,6 +80,9 @@ impl Shared {
     /// The word to sign after a dial that showed `dial`.
     fn observe(&self, dial: Dial) -> AgentState {
         let (word, listened) = state::observe(self.listened.load(Ordering::Relaxed), dial);
+        if dial == Dial::Refused {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+        }
         // Only ever set: a concurrent dial that found nobody must not take it back.
         if listened {
             self.listened.store(true, Ordering::Relaxed);
@@ -124,6 +130,7 @@ async fn serve(listener: TcpListener, settings: Settings, lives: Lives, stop: Ca
         settings,
         lives,
         listened: AtomicBool::new(false),
+        refusals: AtomicU64::new(0),
         tasks: tasks.clone(),
         stop: stop.clone(),
     });

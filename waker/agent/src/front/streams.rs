@@ -1,6 +1,7 @@
 //! HTTP/2 to the app: the streams of one visitor's connection, on one of ours.
 
 use std::error::Error;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Request, Response};
@@ -42,7 +43,21 @@ where
 /// One for each of the visitor's rather than one for all: then the proxy's bounds are the app's, and
 /// no visitor's connection can use up the windows of another.
 #[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<Arc<OnceCell<SendRequest<Upward>>>>);
+pub(super) struct Streams(Mutex<Arc<OnceCell<Opened>>>);
+
+#[derive(Clone, Debug)]
+struct Opened {
+    sender: SendRequest<Upward>,
+    /// How often nobody listened before it was opened.
+    refusals: u64,
+}
+
+impl Opened {
+    /// The app had hung up on it, or has been away since.
+    fn is_over(&self, refusals: u64) -> bool {
+        self.sender.is_closed() || self.refusals != refusals
+    }
+}
 
 impl Streams {
     /// Sends `request`, once. When the connection has just ended, and nothing of the request went
@@ -65,19 +80,22 @@ impl Streams {
     }
 
     async fn sender(&self, shared: &Shared) -> Result<SendRequest<Upward>, SendError> {
+        let refusals = shared.refusals.load(Ordering::Relaxed);
         let cell = {
             let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if current.get().is_some_and(SendRequest::is_closed) {
+            if current.get().is_some_and(|opened| opened.is_over(refusals)) {
                 *current = Arc::default();
             }
             current.clone()
         };
         // The first stream connects, and the others wait for it.
-        cell.get_or_try_init(|| open(shared)).await.cloned()
+        let opened = cell.get_or_try_init(|| open(shared)).await?;
+        Ok(opened.sender.clone())
     }
 }
 
-async fn open(shared: &Shared) -> Result<SendRequest<Upward>, SendError> {
+async fn open(shared: &Shared) -> Result<Opened, SendError> {
+    let refusals = shared.refusals.load(Ordering::Relaxed);
     let dialled = dial::connect(shared.settings.app).await;
     shared.observe(Dial::of(&dialled));
     let stream = dialled.map_err(SendError::Connect)?;
@@ -94,7 +112,7 @@ async fn open(shared: &Shared) -> Result<SendRequest<Upward>, SendError> {
         // A broken connection is seen by the streams on it.
         let _ = stop.run_until_cancelled(connection).await;
     });
-    Ok(sender)
+    Ok(Opened { sender, refusals })
 }
 
 /// Whether the app reset this stream, as opposed to the connection's end. The visitor's stream is
