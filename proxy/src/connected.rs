@@ -1,13 +1,15 @@
 //! What is known of a connection from a visitor, for as long as it stands.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use rouse_downstream::Peer;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
 
 /// A connection. A server that accepts connections itself gives it to Pingora with the stream
 /// ([`Connected::digest`]), and the plugin finds it again in each request of it.
@@ -21,6 +23,8 @@ pub struct Connected {
     pub certificate: Option<Box<str>>,
     /// Plain requests are to come again by HTTPS.
     pub redirect: bool,
+    /// The socket. Where it is known, who leaves is missed at once and without being looked after.
+    pub socket: Weak<TcpStream>,
     header: AtomicU8,
 }
 
@@ -34,7 +38,14 @@ const WHOLE: u8 = 2;
 impl Connected {
     /// A connection that was accepted just now.
     pub fn new(peer: Peer) -> Self {
-        Self { peer, tls: None, certificate: None, redirect: false, header: AtomicU8::new(READING) }
+        Self {
+            peer,
+            tls: None,
+            certificate: None,
+            redirect: false,
+            socket: Weak::new(),
+            header: AtomicU8::new(READING),
+        }
     }
 
     /// To be told to Pingora as the stream's `ProxyDigest`, which is what it keeps of a connection for
@@ -68,5 +79,56 @@ impl Connected {
     /// The next bytes begin a request.
     pub(crate) fn request_over(&self) {
         self.header.store(IDLE, Ordering::Relaxed);
+    }
+}
+
+/// Returns when the other side of `socket` sends no more, or the connection is broken. Takes nothing of what it has
+/// sent: that may be a body, or the next request.
+pub(crate) async fn departure(socket: &TcpStream) {
+    // Of what is watched for, this matches the end only: bytes that wait would match READABLE.
+    while let Ok(ready) = socket.ready(Interest::PRIORITY).await {
+        if ready.is_read_closed() {
+            return;
+        }
+    }
+    // The runtime goes down, and with it every hold.
+    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_leaves_is_seen_whatever_waits_unread() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for (half, abrupt) in [(false, false), (true, false), (false, true)] {
+            let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (near, _) = listener.accept().await.unwrap();
+            far.write_all(b"unread").await.unwrap();
+            near.readable().await.unwrap();
+            let early = timeout(Duration::from_millis(50), departure(&near)).await;
+            assert!(early.is_err(), "bytes are no departure");
+            let mut left = Some(far);
+            if half {
+                left.as_mut().unwrap().shutdown().await.unwrap();
+            } else {
+                if abrupt {
+                    left.as_ref().unwrap().set_zero_linger().unwrap();
+                }
+                left = None;
+            }
+            timeout(Duration::from_secs(10), departure(&near)).await.expect("it is seen");
+            if !abrupt {
+                assert_eq!(near.try_read(&mut [0; 6]).unwrap(), 6, "nothing was taken");
+            }
+            drop(left);
+        }
     }
 }

@@ -27,7 +27,7 @@ use rouse_protocol::signature::{self, AGENT_HEADER, AgentState, NONCE_HEADER, WA
 use tokio::runtime::{Builder, Runtime};
 
 use crate::answer::{self, Answer};
-use crate::connected::Connected;
+use crate::connected::{Connected, departure};
 use crate::edge::{Edge, Sender};
 use crate::headers;
 use crate::metrics::Metrics;
@@ -40,7 +40,8 @@ use crate::visit::Visit;
 const REFUSED: ErrorType = ErrorType::new("RouseRefused");
 /// The agent's signed word that the app is down.
 const SIGNED_DOWN: ErrorType = ErrorType::new("RouseSignedDown");
-/// How often a client that is held is looked after: it must be missed within 300 ms.
+/// How often a client that is held is looked after where its socket is not known: it must be missed
+/// within 300 ms.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// How long a client may take none of its answer.
 const WRITE: Duration = Duration::from_secs(60);
@@ -329,8 +330,12 @@ impl Rouse {
             let gone = async { drop(closed.await) };
             return gate.hold(visitor, asker, gone).await;
         }
+        let known = Connected::of(session).and_then(|connected| connected.socket.upgrade());
         // Looking at the socket's state takes nothing from it: neither a body nor a next request.
         let gone = async {
+            if let Some(known) = &known {
+                return departure(known).await;
+            }
             let Some(socket) = socket else { return std::future::pending().await };
             loop {
                 tokio::time::sleep(LOOK_AFTER).await;

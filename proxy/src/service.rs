@@ -23,16 +23,17 @@ pub(crate) struct Proxy {
 
 #[async_trait]
 impl ProxyHttp for Proxy {
-    type CTX = Visit;
+    // Boxed, since Pingora moves it about, and has room for it in each place.
+    type CTX = Box<Visit>;
 
-    fn new_ctx(&self) -> Visit {
-        Visit::new()
+    fn new_ctx(&self) -> Box<Visit> {
+        Box::new(Visit::new())
     }
 
     // Pingora's default adds a compression module that is switched off.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, visit: &mut Box<Visit>) -> Result<bool> {
         if self.challenged(session).await?
             || self.rouse.tell_health(session, visit).await?
             || (!self.rouse.came_by_https(session) && redirect(session).await?)
@@ -45,7 +46,7 @@ impl ProxyHttp for Proxy {
     async fn upstream_peer(
         &self,
         session: &mut Session,
-        visit: &mut Visit,
+        visit: &mut Box<Visit>,
     ) -> Result<Box<HttpPeer>> {
         self.rouse.upstream_peer(session, visit).await
     }
@@ -57,7 +58,7 @@ impl ProxyHttp for Proxy {
         _peer: &HttpPeer,
         _fd: RawFd,
         _digest: Option<&Digest>,
-        visit: &mut Visit,
+        visit: &mut Box<Visit>,
     ) -> Result<()> {
         self.rouse.connected_to_upstream(reused, visit);
         Ok(())
@@ -67,7 +68,7 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         request: &mut RequestHeader,
-        visit: &mut Visit,
+        visit: &mut Box<Visit>,
     ) -> Result<()> {
         self.rouse.upstream_request_filter(session, request, visit)
     }
@@ -77,7 +78,7 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
-        _visit: &mut Visit,
+        _visit: &mut Box<Visit>,
     ) -> Result<()> {
         self.rouse.request_body_filter(body, end_of_stream);
         Ok(())
@@ -87,7 +88,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         response: &mut ResponseHeader,
-        visit: &mut Visit,
+        visit: &mut Box<Visit>,
     ) -> Result<()> {
         self.rouse.upstream_response_filter(response, visit)
     }
@@ -96,7 +97,7 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        _visit: &mut Visit,
+        _visit: &mut Box<Visit>,
     ) -> Result<()> {
         self.rouse.response_filter(session, response);
         Ok(())
@@ -106,7 +107,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        visit: &mut Visit,
+        visit: &mut Box<Visit>,
         error: Box<Error>,
     ) -> Box<Error> {
         self.rouse.fail_to_connect(visit, error)
@@ -117,7 +118,7 @@ impl ProxyHttp for Proxy {
         peer: &HttpPeer,
         session: &mut Session,
         error: Box<Error>,
-        visit: &mut Visit,
+        visit: &mut Box<Visit>,
         client_reused: bool,
     ) -> Box<Error> {
         self.rouse.error_while_proxy(peer, session, error, visit, client_reused)
@@ -127,19 +128,19 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         error: &Error,
-        visit: &mut Visit,
+        visit: &mut Box<Visit>,
     ) -> FailToProxy {
         self.rouse.fail_to_proxy(session, error, visit).await
     }
 
-    fn suppress_error_log(&self, _session: &Session, visit: &Visit, error: &Error) -> bool {
+    fn suppress_error_log(&self, _session: &Session, visit: &Box<Visit>, error: &Error) -> bool {
         self.rouse.suppress_error_log(visit, error)
     }
 
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,
-        _visit: &Visit,
+        _visit: &Box<Visit>,
         _error: &Error,
         _context: ProxyWarnLogContext,
     ) -> bool {
@@ -147,7 +148,7 @@ impl ProxyHttp for Proxy {
         true
     }
 
-    async fn logging(&self, session: &mut Session, _error: Option<&Error>, visit: &mut Visit) {
+    async fn logging(&self, session: &mut Session, _error: Option<&Error>, visit: &mut Box<Visit>) {
         self.rouse.logging(session, visit);
     }
 }

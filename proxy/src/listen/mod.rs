@@ -24,10 +24,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::socket::Socket;
 use self::stream::{Bytes, Downstream};
 use crate::service::Proxy;
 
 pub(crate) mod handover;
+mod socket;
 pub(crate) mod sockets;
 mod stream;
 
@@ -183,6 +185,7 @@ impl Door {
         address: SocketAddr,
     ) -> Result<Option<(Downstream, rouse_downstream::Connection)>, Refused> {
         let mut counted = self.connections.enter()?;
+        let socket = Socket::new(socket);
         let trusted = self.trusted.current();
         let secure = listener.speaks == Speaks::Https;
         let (socket, peer) = match listener.proxy_protocol {
@@ -205,6 +208,7 @@ impl Door {
         }
         let mut connected = Connected::new(peer);
         connected.redirect = listener.redirect;
+        connected.socket = socket.get_ref().watched();
         let (bytes, http2) = match listener.speaks {
             Speaks::Http => (Bytes::Plain(socket), false),
             Speaks::H2c => (Bytes::Plain(socket), true),

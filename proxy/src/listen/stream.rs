@@ -23,6 +23,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use super::socket::Socket;
+
 /// What is written is gathered up to so many bytes until it is flushed, so that a header and a small
 /// body go out together: as one segment, and as one TLS record. Pingora flushes at the end of an answer
 /// only; so what is gathered also goes when there is nothing to read, for then it waits for the app.
@@ -31,8 +33,8 @@ const GATHER: usize = 4096;
 /// The connection's bytes.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    Plain(Prefixed<TcpStream>),
-    Tls(Box<TlsStream<Prefixed<TcpStream>>>),
+    Plain(Prefixed<Socket>),
+    Tls(Box<TlsStream<Prefixed<Socket>>>),
 }
 
 /// A visitor's connection.
@@ -148,8 +150,8 @@ impl Downstream {
 
 fn socket_of(bytes: &Bytes) -> &TcpStream {
     match bytes {
-        Bytes::Plain(stream) => stream.get_ref(),
-        Bytes::Tls(stream) => stream.get_ref().0.get_ref(),
+        Bytes::Plain(stream) => stream.get_ref().stream(),
+        Bytes::Tls(stream) => stream.get_ref().0.get_ref().stream(),
     }
 }
 
