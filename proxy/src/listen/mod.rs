@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pingora_core::apps::ServerApp;
+use pingora_core::apps::{HttpServerApp, ServerApp};
 use pingora_core::protocols::TcpKeepalive;
+use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::l4::ext::set_tcp_keepalive;
 use pingora_proxy::HttpProxy;
 use rouse_downstream::proxy_protocol::{self, Addresses, Prefixed, ProxyProtocol, ReadError};
@@ -35,6 +36,9 @@ mod stream;
 
 /// How long to wait when no connection can be accepted (no descriptors, no memory) before the next try.
 const BREATH: Duration = Duration::from_millis(50);
+
+/// For how long a connection is kept for another request, in seconds: what Pingora has.
+const KEPT: u64 = 60;
 
 /// When a silent peer is asked whether it is there, and given up: after two minutes (tcp(7)).
 const KEEPALIVE: TcpKeepalive = TcpKeepalive {
@@ -166,13 +170,31 @@ impl Door {
         match Box::pin(self.enter(listener, socket, address)).await {
             Ok(Some((stream, _counted))) => {
                 self.rouse.connection_opened(listener.speaks.as_str());
-                self.app.process_new(Box::new(stream), &self.closing).await;
+                if stream.http2() {
+                    self.app.process_new(Box::new(stream), &self.closing).await;
+                } else {
+                    self.http1(stream).await;
+                }
                 self.rouse.connection_closed(listener.speaks.as_str());
             }
             Ok(None) => {}
             Err(refused) => {
                 self.rouse.connection_refused(refused.kind());
                 tracing::debug!(%address, port = listener.speaks.as_str(), %refused, "a connection is refused");
+            }
+        }
+    }
+
+    /// One request after the other, as Pingora's `process_new` has it for HTTP/1. Its future has room for HTTP/2
+    /// as well, some 4 KiB, and thousands may be held.
+    async fn http1(&self, stream: Downstream) {
+        let mut session = ServerSession::new_http1(Box::new(stream));
+        session.set_keepalive(if *self.closing.borrow() { None } else { Some(KEPT) });
+        while let Some(reused) = self.app.process_new_http(session, &self.closing).await {
+            let (stream, settings) = reused.consume();
+            session = ServerSession::new_http1(stream);
+            if let Some(settings) = settings {
+                settings.apply_to_session(&mut session);
             }
         }
     }

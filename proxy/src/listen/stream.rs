@@ -88,6 +88,10 @@ impl Downstream {
         }
     }
 
+    pub(super) fn http2(&self) -> bool {
+        self.http2
+    }
+
     fn send_gathered(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.gathered.len() {
             let left = &self.gathered[self.sent..];
