@@ -30,6 +30,9 @@ use super::socket::Socket;
 /// only; so what is gathered also goes when there is nothing to read, for then it waits for the app.
 const GATHER: usize = 4096;
 
+/// Room for an answer's usual header and a small body, in bytes.
+const SMALL: usize = 1024;
+
 /// The connection's bytes.
 #[derive(Debug)]
 pub(super) enum Bytes {
@@ -222,6 +225,9 @@ impl AsyncWrite for Downstream {
         this.nudged = false;
         // HTTP/2 gathers frames itself.
         if !this.http2 && this.gathered.len() + buffer.len() <= GATHER {
+            if this.gathered.capacity() == 0 {
+                this.gathered.reserve(SMALL.max(buffer.len()));
+            }
             this.gathered.extend_from_slice(buffer);
             return Poll::Ready(Ok(buffer.len()));
         }
