@@ -13,7 +13,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 pub(crate) use self::peer::nginx_origin;
-use self::peer::{HOST, Peer};
+use self::peer::{AWAKE_HOST, HOST, Lab, Peer};
 use self::wrk::Wrk;
 use crate::machine::{self, Cores};
 use crate::report::{Bar, Report};
@@ -22,6 +22,11 @@ use crate::stats::{median, paired_ratio};
 
 /// What Rouse adds to bare Pingora may cost no more than this leaves.
 const BAR: Bar = Bar::AtLeast(0.97);
+/// And at least this much more than bare Pingora as one gets it by its user guide.
+const GUIDE_BAR: Bar = Bar::AtLeast(1.1);
+/// How many apps a proxy knows, usually and at the most.
+const FEW: usize = 10;
+const MANY: usize = 10_000;
 /// Below this part of its core's time a peer was not what limited the requests per second.
 const SATURATED: f64 = 0.85;
 /// How long each peer is loaded before anything counts, in seconds.
@@ -75,18 +80,27 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let origin_at = free_address()?;
     let mut origin = nginx_origin(&nginx, origin_at, dir.path(), cores.map(|cores| cores.load))?;
     origin.ready(origin_at, HOST).await?;
-    let core = cores.map(|cores| cores.under_test);
-    let mut peers = [
-        peer::rouse(origin_at, dir.path(), core)?,
-        peer::bare(origin_at, dir.path(), core)?,
-        peer::nginx(&nginx, origin_at, dir.path(), core)?,
+    let lab = Lab { origin: origin_at, dir: dir.path(), core: cores.map(|cores| cores.under_test) };
+    let few = lab.waker("few", FEW)?;
+    let many = lab.waker("many", MANY)?;
+    let mut peers = vec![
+        lab.rouse("rouse", &few, HOST, false)?,
+        lab.rouse("rouse_many", &many, HOST, false)?,
+        lab.rouse("rouse_app", &many, AWAKE_HOST, false)?,
+        lab.rouse("rouse_log", &few, HOST, true)?,
+        lab.bare()?,
     ];
+    match lab.guide()? {
+        Some(guide) => peers.push(guide),
+        None => println!("WITHOUT bare Pingora as its guide builds it, which is not built"),
+    }
+    peers.push(lab.nginx(&nginx)?);
     for peer in &mut peers {
         peer.ready().await?;
-        wrk.load(peer.address, WARM_UP).await.with_context(|| peer.name)?;
+        wrk.load(peer, WARM_UP).await.with_context(|| peer.name)?;
     }
 
-    let mut rounds: [Vec<Figures>; 3] = Default::default();
+    let mut rounds = vec![Vec::new(); peers.len()];
     for round in 0..args.rounds.get() {
         let order = (0..peers.len()).map(|n| (n + round) % peers.len());
         for n in order {
@@ -102,16 +116,21 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
             .collect();
         println!("round {}: {}", round + 1, told.join(", "));
     }
-    drop((peers, origin));
+    let rows: Vec<_> = peers
+        .iter()
+        .zip(rounds)
+        .map(|(p, rounds)| Row { name: p.name, title: p.title, rounds })
+        .collect();
+    drop((peers, origin, few, many));
 
-    report(&rounds, &machine, cores.is_some())?.print(args.json);
+    report(&rows, &machine, cores.is_some())?.print(args.json);
     Ok(())
 }
 
 async fn measure(peer: &Peer, wrk: &Wrk, seconds: NonZeroUsize) -> anyhow::Result<Figures> {
     let cpu = |server: &Server| server.cpu_time().context("its processor time");
     let before = cpu(&peer.server)?;
-    let load = wrk.load(peer.address, seconds).await.with_context(|| peer.name)?;
+    let load = wrk.load(peer, seconds).await.with_context(|| peer.name)?;
     let used = cpu(&peer.server)?.saturating_sub(before).as_secs_f64();
     Ok(Figures {
         requests_per_second: load.requests_per_second,
@@ -120,46 +139,93 @@ async fn measure(peer: &Peer, wrk: &Wrk, seconds: NonZeroUsize) -> anyhow::Resul
     })
 }
 
-/// The table, and the same as JSON. The peers are in the order rouse, bare Pingora, nginx.
-fn report(rounds: &[Vec<Figures>; 3], machine: &Value, pinned: bool) -> anyhow::Result<Report> {
-    let names = ["rouse", "bare", "nginx"];
-    let column = |n: usize, of: fn(&Figures) -> f64| rounds[n].iter().map(of).collect::<Vec<_>>();
-    let per_second: fn(&Figures) -> f64 = |f| f.requests_per_second;
-    let cpu: fn(&Figures) -> f64 = |f| f.cpu_us_per_request;
-    // Requests per second of processor time are one over the processor time of a request.
-    let per_cpu_second: fn(&Figures) -> f64 = |f| 1.0 / f.cpu_us_per_request;
-    let ratio = |n: usize, of| paired_ratio(&column(0, of), &column(n, of)).context("no rounds");
-    let middle = |n: usize, of| median(&column(n, of)).context("no rounds");
+/// All that was measured of one peer.
+#[derive(Debug)]
+struct Row {
+    name: &'static str,
+    title: &'static str,
+    rounds: Vec<Figures>,
+}
 
-    println!("\n{:<16}{:>12}{:>18}{:>12}", "median", "requests/s", "CPU µs/request", "core busy");
+impl Row {
+    fn column(&self, of: fn(&Figures) -> f64) -> Vec<f64> {
+        self.rounds.iter().map(of).collect()
+    }
+
+    fn middle(&self, of: fn(&Figures) -> f64) -> anyhow::Result<f64> {
+        median(&self.column(of)).context("no rounds")
+    }
+
+    fn ratio(&self, to: &Self, of: fn(&Figures) -> f64) -> anyhow::Result<f64> {
+        paired_ratio(&self.column(of), &to.column(of)).context("no rounds")
+    }
+}
+
+fn per_second(f: &Figures) -> f64 {
+    f.requests_per_second
+}
+
+/// Requests per second of processor time are one over the processor time of a request.
+fn per_cpu_second(f: &Figures) -> f64 {
+    1.0 / f.cpu_us_per_request
+}
+
+/// The tables, and the same as JSON.
+fn report(rows: &[Row], machine: &Value, pinned: bool) -> anyhow::Result<Report> {
+    println!("\n{:<34}{:>12}{:>18}{:>12}", "median", "requests/s", "CPU µs/request", "core busy");
     let mut saturated = true;
-    let mut figures = json!({ "machine": machine, "pinned": pinned, "rounds": rounds[0].len() });
-    for (n, name) in names.into_iter().enumerate() {
-        let (rate, cost) = (middle(n, per_second)?, middle(n, cpu)?);
-        let busy = middle(n, |f| f.busy)?;
+    let runs = rows.first().map_or(0, |row| row.rounds.len());
+    let mut figures = json!({ "machine": machine, "pinned": pinned, "rounds": runs });
+    for row in rows {
+        let (rate, cost) = (row.middle(per_second)?, row.middle(|f| f.cpu_us_per_request)?);
+        let busy = row.middle(|f| f.busy)?;
         saturated &= busy >= SATURATED;
-        let title = if name == "bare" { "bare Pingora" } else { name };
-        println!("{title:<16}{rate:>12.0}{cost:>18.1}{:>10.0} %", busy * 100.0);
-        figures[name] = json!({
+        println!("{:<34}{rate:>12.0}{cost:>18.1}{:>10.0} %", row.title, busy * 100.0);
+        figures[row.name] = json!({
             "requests_per_second": rate,
             "cpu_us_per_request": cost,
             "core_busy": busy,
-            "requests_per_second_by_round": column(n, per_second),
-            "cpu_us_per_request_by_round": column(n, cpu),
+            "requests_per_second_by_round": row.column(per_second),
+            "cpu_us_per_request_by_round": row.column(|f| f.cpu_us_per_request),
         });
     }
     figures["saturated"] = saturated.into();
     if !saturated {
         println!("NOT SATURATED: others used these cores too, or load and origin were the limit");
     }
+    let of = |name: &str| rows.iter().find(|row| row.name == name);
+    let rouse = of("rouse").context("Rouse itself is not measured")?;
     println!("\nrouse to the others, median of the ratios of each round:");
-    println!("{:<16}{:>12}{:>24}", "", "requests/s", "requests/CPU second");
-    for (n, title, key) in [(1, "bare Pingora", "vs_bare"), (2, "nginx", "vs_nginx")] {
-        let (rate, cost) = (ratio(n, per_second)?, ratio(n, per_cpu_second)?);
-        println!("{title:<16}{rate:>12.3}{cost:>24.3}");
-        figures[key] = json!({ "requests_per_second": rate, "requests_per_cpu_second": cost });
+    println!("{:<34}{:>12}{:>24}", "", "requests/s", "requests/CPU second");
+    let mut bars = Vec::new();
+    for (name, bar) in [
+        ("bare", Some(BAR)),
+        ("guide", Some(GUIDE_BAR)),
+        ("nginx", None),
+        ("rouse_many", None),
+        ("rouse_app", None),
+        ("rouse_log", None),
+    ] {
+        let Some(row) = of(name) else { continue };
+        let (rate, cost) = (rouse.ratio(row, per_second)?, rouse.ratio(row, per_cpu_second)?);
+        println!("{:<34}{rate:>12.3}{cost:>24.3}", row.title);
+        figures[format!("vs_{name}")] =
+            json!({ "requests_per_second": rate, "requests_per_cpu_second": cost });
+        if let Some(bar) = bar {
+            bars.push((format!("requests_per_second_vs_{name}"), rate, bar));
+            bars.push((format!("requests_per_cpu_second_vs_{name}"), cost, bar));
+        }
     }
-    Ok(Report::new("hotpath", figures)
-        .bar("requests_per_second_vs_bare", ratio(1, per_second)?, BAR)
-        .bar("requests_per_cpu_second_vs_bare", ratio(1, per_cpu_second)?, BAR))
+    // With all apps that one would have, and as one of them, it may cost no more.
+    if let (Some(many), Some(app), Some(bare)) = (of("rouse_many"), of("rouse_app"), of("bare")) {
+        for (name, row) in [("many", many), ("app", app)] {
+            bars.push((
+                format!("{name}_requests_per_second_vs_bare"),
+                row.ratio(bare, per_second)?,
+                BAR,
+            ));
+        }
+    }
+    let report = Report::new("hotpath", figures);
+    Ok(bars.iter().fold(report, |report, (name, value, bar)| report.bar(name, *value, *bar)))
 }

@@ -1,13 +1,12 @@
 //! wrk, and reading what it prints.
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use tokio::process::Command;
 
-use super::peer::HOST;
+use super::peer::Peer;
 use crate::machine::{self, Cores};
 use crate::server::pinned;
 
@@ -37,20 +36,16 @@ impl Wrk {
         &self.program
     }
 
-    /// Loads the server at `address`. Any request that fails is an error: a server that refuses is
+    /// Loads `peer`. Any request that fails is an error: a server that refuses is
     /// quick.
-    pub(super) async fn load(
-        &self,
-        address: SocketAddr,
-        seconds: NonZeroUsize,
-    ) -> anyhow::Result<Load> {
+    pub(super) async fn load(&self, peer: &Peer, seconds: NonZeroUsize) -> anyhow::Result<Load> {
         let mut command = Command::from(pinned(&self.program, self.core));
         command
             .arg("-t1")
             .arg(format!("-c{}", self.connections))
             .arg(format!("-d{seconds}s"))
-            .args(["-H", &format!("Host: {HOST}")])
-            .arg(format!("http://{address}/"))
+            .args(["-H", &format!("Host: {}", peer.host)])
+            .arg(format!("http://{}/", peer.address))
             .kill_on_drop(true);
         let output = command.output().await.context("wrk")?;
         let said = String::from_utf8_lossy(&output.stdout);

@@ -14,7 +14,9 @@ use pingora_core::server::{RunArgs, Server};
 use pingora_core::upstreams::peer::{HttpPeer, PeerOptions, Scheme};
 use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
 
-/// As in `rouse-proxy`: what is compared is what we add to Pingora, not the allocator.
+/// As in `rouse-proxy`: what is compared is what we add to Pingora, not the allocator. Without the feature it is
+/// what one gets by Pingora's user guide.
+#[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
