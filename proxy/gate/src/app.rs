@@ -76,6 +76,8 @@ struct Inner {
     era: Arc<Semaphore>,
     /// How many wakes visitors have started.
     attempts: u64,
+    /// Whose budget the newest wake was charged to; the outer none: it was for free.
+    charged: Option<Option<IpAddr>>,
     /// The newest wake that failed, and what its visitors are told.
     failed: Option<(u64, Refusal)>,
     upstream: Option<(SocketAddr, Generation, Arc<dyn Upstream>)>,
@@ -131,6 +133,7 @@ impl App {
                 gate: State::Closed,
                 era: Arc::new(Semaphore::new(0)),
                 attempts: 0,
+                charged: None,
                 failed: None,
                 upstream: None,
                 first: (Generation(0), Arc::default()),
@@ -215,19 +218,20 @@ impl App {
         let mut inner = self.lock();
         let start = matches!(inner.gate, State::Closed);
         if start {
-            self.charge(address, now)?;
+            inner.charged = self.charge(address, now)?.then_some(address);
             inner.attempts += 1;
             inner.gate = State::Waking(inner.attempts);
         }
         Ok(Ticket { era: inner.era.clone(), attempt: inner.attempts, start })
     }
 
-    /// A VM that runs is not woken, only this proxy does not know it yet.
-    fn charge(&self, address: Option<IpAddr>, now: Instant) -> Result<(), Denied> {
+    /// Whether it is charged: a VM that runs is not woken, only this proxy does not know it yet.
+    fn charge(&self, address: Option<IpAddr>, now: Instant) -> Result<bool, Denied> {
         if self.wake_policy().is_none() || self.known.borrow().state.ready().is_some() {
-            return Ok(());
+            return Ok(false);
         }
-        self.budgets.charge(address, now.into_std())
+        self.budgets.charge(address, now.into_std())?;
+        Ok(true)
     }
 
     /// What is open, if it is what `era` waited for.
@@ -307,6 +311,11 @@ impl App {
         let mut inner = self.lock();
         self.activity.expect_nobody();
         if matches!(inner.gate, State::Waking(now) if now == attempt) {
+            if let Some(address) = inner.charged.take()
+                && refusal.never_began()
+            {
+                self.budgets.refund(address, Instant::now().into_std());
+            }
             inner.failed = Some((attempt, refusal));
             inner.close(&self.open);
         }

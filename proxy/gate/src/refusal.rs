@@ -63,6 +63,26 @@ impl Refusal {
         }
     }
 
+    /// Whether no wake was even tried, so that there is nothing to be charged for.
+    pub(crate) fn never_began(&self) -> bool {
+        match self {
+            Self::WakerUnreachable(_)
+            | Self::WakerRefused(_)
+            | Self::Parked(_)
+            | Self::Removed
+            | Self::Stopping => true,
+            Self::WakeFailed(failure) => {
+                matches!(failure.code, FailureCode::Backoff | FailureCode::Full)
+            }
+            Self::Deadline
+            | Self::Denied(_)
+            | Self::Waiting
+            | Self::Full
+            | Self::Gone
+            | Self::NotServing => false,
+        }
+    }
+
     /// When it makes sense to come again, if ever.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -74,6 +74,12 @@ impl Bucket {
         self.at_ms = self.at_ms.max(now_ms);
     }
 
+    /// Puts one wake back, if there is room for it.
+    fn give(&mut self, units: Units, now_ms: u64) {
+        self.level = self.level(units, now_ms).saturating_add(units.cost).min(units.full);
+        self.at_ms = self.at_ms.max(now_ms);
+    }
+
     /// As it is under another rate: as many wakes as before, and never more than full.
     fn adapt(&mut self, old: Units, new: Units, now_ms: u64) {
         let level =
@@ -167,6 +173,20 @@ impl Budgets {
             state.bucket(client, units, now_ms).take(units, now_ms);
         }
         Ok(())
+    }
+
+    /// Gives back a wake that was charged to `address` and never began.
+    pub fn refund(&self, address: Option<IpAddr>, now: Instant) {
+        let client = address.map(Client::from);
+        let (mut state, now_ms) = self.locked(now);
+        if let Some((units, bucket)) = &mut state.app {
+            bucket.give(*units, now_ms);
+        }
+        if let (Some(units), Some(client)) = (state.per_address, client)
+            && let Some(bucket) = state.addresses.get_mut(&client)
+        {
+            bucket.give(units, now_ms);
+        }
     }
 
     /// Takes other rates. Who has wakes left keeps them, as far as they fit: telling the same

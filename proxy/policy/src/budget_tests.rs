@@ -50,6 +50,21 @@ fn a_budget_comes_back_to_the_millisecond() {
 }
 
 #[test]
+fn what_is_given_back_is_one_wake_and_never_more_than_full() {
+    let now = Instant::now();
+    let budgets = Budgets::new(rate(1, 3600, 2), rate(1, 3600, 1), now);
+    budgets.charge(of(1), now).unwrap();
+    budgets.refund(of(1), now);
+    budgets.refund(of(1), now);
+    budgets.refund(of(2), now);
+    assert_eq!(budgets.addresses(), 1, "nobody is remembered for being given something");
+    budgets.charge(of(1), now).unwrap();
+    assert!(matches!(budgets.check(of(1), now), Err(Denied::AddressBudget { .. })));
+    budgets.charge(of(2), now).unwrap();
+    assert!(matches!(budgets.check(of(3), now), Err(Denied::AppBudget { .. })));
+}
+
+#[test]
 fn clocks_read_out_of_order_bring_nothing_twice() {
     let start = Instant::now();
     // Of two that ask at once, the one that read the clock first may be charged last.

@@ -157,6 +157,23 @@ async fn a_failed_wake_was_a_wake() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wake_that_never_began_costs_nothing() {
+    let world = world(budget(1)).await;
+    for code in [FailureCode::Full, FailureCode::Backoff, FailureCode::Stopping] {
+        let failure = WakeFailure { code, detail: "x".to_owned(), retry_after_ms: None };
+        world.sim.plan(Wake::Fails(failure));
+        let refusal = world.visit().await.err().unwrap();
+        assert!(!matches!(refusal, Refusal::Denied(_)), "{code:?}: {refusal:?}");
+    }
+    world.sim.plan(Wake::Unreachable);
+    assert!(matches!(world.visit().await.err(), Some(Refusal::WakerUnreachable(_))));
+    world.sim.plan(Wake::Runs(ms(1)));
+    drop(world.visit().await.unwrap());
+    put_to_sleep(&world).await;
+    assert!(matches!(world.visit().await.err(), Some(Refusal::Denied(_))), "no more than it had");
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_passes_by_keeps_nothing_awake() {
     let world = World::with(Limits::default(), |sim| sim.policy(|p| p.idle_ms = 10_000)).await;
     drop(world.visit().await.unwrap());
