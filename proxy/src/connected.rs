@@ -1,8 +1,8 @@
 //! What is known of a connection from a visitor, for as long as it stands.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_http::ResponseHeader;
@@ -26,6 +26,36 @@ pub struct Connected {
     /// The socket. Where it is known, who leaves is missed at once and without being looked after.
     pub socket: Weak<TcpStream>,
     header: AtomicU8,
+    fresh: Mutex<Option<Fresh>>,
+    /// There is something in `fresh`.
+    is_fresh: AtomicBool,
+}
+
+/// Connections that have not sent their first request yet: a server that goes down gives them the time to.
+#[derive(Clone, Debug, Default)]
+pub struct FreshCount(Arc<AtomicUsize>);
+
+impl FreshCount {
+    /// Counts a connection from now on.
+    pub fn enter(&self) -> Fresh {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Fresh(self.clone())
+    }
+
+    /// How many there are.
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One of [`FreshCount`], until it is dropped.
+#[derive(Debug)]
+pub struct Fresh(FreshCount);
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// No byte of the next request is there yet.
@@ -37,7 +67,7 @@ const WHOLE: u8 = 2;
 
 impl Connected {
     /// A connection that was accepted just now.
-    pub fn new(peer: Peer) -> Self {
+    pub fn new(peer: Peer, fresh: Fresh) -> Self {
         Self {
             peer,
             tls: None,
@@ -45,6 +75,8 @@ impl Connected {
             redirect: false,
             socket: Weak::new(),
             header: AtomicU8::new(READING),
+            fresh: Mutex::new(Some(fresh)),
+            is_fresh: AtomicBool::new(true),
         }
     }
 
@@ -74,6 +106,10 @@ impl Connected {
 
     pub(crate) fn header_whole(&self) {
         self.header.store(WHOLE, Ordering::Relaxed);
+        if self.is_fresh.load(Ordering::Relaxed) && self.is_fresh.swap(false, Ordering::Relaxed) {
+            // Nothing panics under the lock.
+            drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 
     /// The next bytes begin a request.

@@ -12,7 +12,7 @@ use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
 use rouse_downstream::Connections;
 use rouse_downstream::trusted::Live;
-use rouse_proxy::{Edge, Rouse};
+use rouse_proxy::{Edge, FreshCount, Rouse};
 use rouse_tls::acme::{Acme, Tokens, Told};
 use rouse_tls::{Store, Tls};
 use sd_notify::NotifyState;
@@ -81,6 +81,10 @@ struct Server {
     /// Connections.
     tracker: TaskTracker,
     closing: watch::Sender<bool>,
+    /// Connections that have not sent their first request.
+    fresh: FreshCount,
+    /// For how long they may take over it, in a drain.
+    patience: Duration,
     /// No more connections.
     stop: CancellationToken,
     /// Operators ask another process.
@@ -122,6 +126,8 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
         accepting: TaskTracker::new(),
         tracker: TaskTracker::new(),
         closing: watch::Sender::new(false),
+        fresh: FreshCount::default(),
+        patience: config.downstream.header,
         stop: CancellationToken::new(),
         admin_over: CancellationToken::new(),
         over: CancellationToken::new(),
@@ -136,6 +142,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
             config.downstream.connections_per_address,
         ),
         header: config.downstream.header,
+        fresh: server.fresh.clone(),
         closing: server.closing.subscribe(),
         tracker: server.tracker.clone(),
     });
@@ -369,7 +376,9 @@ impl Server {
                 () = self.tracker.wait() => break,
                 () = tokio::time::sleep(LOOK) => {}
             }
-            if lingers && began.elapsed() >= LINGER {
+            // Whoever was let in a moment ago is served: another process would not get its request.
+            let arrives = self.fresh.get() > 0 && began.elapsed() < self.patience;
+            if lingers && !arrives && began.elapsed() >= LINGER {
                 lingers = false;
                 // Connections that wait for a next request end.
                 self.app.cleanup().await;

@@ -17,7 +17,7 @@ use pingora_proxy::HttpProxy;
 use rouse_downstream::proxy_protocol::{self, Addresses, Prefixed, ProxyProtocol, ReadError};
 use rouse_downstream::trusted::Live;
 use rouse_downstream::{Connections, Full, Peer};
-use rouse_proxy::{Connected, Rouse};
+use rouse_proxy::{Connected, Fresh, FreshCount, Rouse};
 use rouse_tls::{Accepted, Alpn, HandshakeError, Tls, Version};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -88,6 +88,8 @@ pub(crate) struct Door {
     pub(crate) connections: Arc<Connections>,
     /// For a PROXY protocol header, and for the header of a request.
     pub(crate) header: Duration,
+    /// Connections without a request so far.
+    pub(crate) fresh: FreshCount,
     /// True: no more requests on a connection.
     pub(crate) closing: watch::Receiver<bool>,
     /// Every connection.
@@ -151,8 +153,9 @@ impl Door {
     ) {
         match accepted {
             Ok((socket, address)) => {
-                let door = Arc::clone(self);
-                self.tracker.spawn(async move { door.serve(listener, socket, address).await });
+                let (door, fresh) = (Arc::clone(self), self.fresh.enter());
+                self.tracker
+                    .spawn(async move { door.serve(listener, socket, address, fresh).await });
             }
             Err(error) => {
                 self.rouse.connection_refused("accept");
@@ -162,12 +165,18 @@ impl Door {
         }
     }
 
-    async fn serve(&self, listener: Listener, socket: TcpStream, address: SocketAddr) {
+    async fn serve(
+        &self,
+        listener: Listener,
+        socket: TcpStream,
+        address: SocketAddr,
+        fresh: Fresh,
+    ) {
         // Answers go out when they are there.
         let _ = socket.set_nodelay(true);
         // Who is gone without a word is no visitor: its app may sleep.
         let _ = set_tcp_keepalive(&socket, &KEEPALIVE);
-        match Box::pin(self.enter(listener, socket, address)).await {
+        match Box::pin(self.enter(listener, socket, address, fresh)).await {
             Ok(Some((stream, _counted))) => {
                 self.rouse.connection_opened(listener.speaks.as_str());
                 if stream.http2() {
@@ -205,6 +214,7 @@ impl Door {
         listener: Listener,
         socket: TcpStream,
         address: SocketAddr,
+        fresh: Fresh,
     ) -> Result<Option<(Downstream, rouse_downstream::Connection)>, Refused> {
         let mut counted = self.connections.enter()?;
         let socket = Socket::new(socket);
@@ -228,7 +238,7 @@ impl Door {
         if listener.proxy_protocol == ProxyProtocol::Off && !peer.trusted {
             counted.count_for(peer.address.ip())?;
         }
-        let mut connected = Connected::new(peer);
+        let mut connected = Connected::new(peer, fresh);
         connected.redirect = listener.redirect;
         connected.socket = socket.get_ref().watched();
         let (bytes, http2) = match listener.speaks {

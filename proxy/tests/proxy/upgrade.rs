@@ -54,6 +54,26 @@ async fn requests_all_through_a_handover_succeed() {
 }
 
 #[tokio::test]
+async fn a_connection_that_has_asked_for_nothing_yet_is_not_cut() {
+    let mut world = World::new("").await;
+    // Two, as browsers open them ahead: one is used, and one is not.
+    let mut used = client::connect(world.proxy.http).await;
+    let unused = client::connect(world.proxy.http).await;
+    // Both are accepted: connections are, in order.
+    assert!(served(world.proxy.http).await);
+    world.proxy.signal("-QUIT").await;
+    two_run(&world.proxy).await;
+    // Longer than idle connections are kept in a drain.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(world.proxy.runs());
+    let head = "GET / HTTP/1.1\r\nHost: hello.test\r\nConnection: close\r\n\r\n";
+    client::send(&mut used, head, &[]).await;
+    assert_eq!(client::read(&mut used).await.status, 200);
+    drop(unused);
+    assert!(world.proxy.ended().await, "nobody is there to wait for");
+}
+
+#[tokio::test]
 async fn a_successor_that_can_not_start_changes_nothing() {
     let mut world = World::new("").await;
     let file = world.waker.directory().join("proxy.toml");
