@@ -106,6 +106,27 @@ impl Answer {
         .after(Duration::from_secs(5))
     }
 
+    /// This server has no descriptor, port or memory for one more connection to an app.
+    pub(crate) fn overloaded() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "overloaded",
+            "This server is at its limits",
+            "The site may be well, but this server can't open another connection to it just now.",
+        )
+        .after(Duration::from_secs(1))
+    }
+
+    /// A request's body stopped coming.
+    pub(crate) fn too_slow() -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "request-timeout",
+            "The request took too long",
+            "Nothing more of the request's body came for too long.",
+        )
+    }
+
     /// The request itself can't be passed on.
     pub(crate) fn bad_request() -> Self {
         Self::new(

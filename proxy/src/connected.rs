@@ -1,7 +1,7 @@
 //! What is known of a connection from a visitor, for as long as it stands.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use pingora_core::protocols::raw_connect::ProxyDigest;
@@ -26,6 +26,8 @@ pub struct Connected {
     /// The socket. Where it is known, who leaves is missed at once and without being looked after.
     pub socket: Weak<TcpStream>,
     header: AtomicU8,
+    /// How many headers were whole.
+    requests: AtomicU32,
     fresh: Mutex<Option<Fresh>>,
     /// There is something in `fresh`.
     is_fresh: AtomicBool,
@@ -75,6 +77,7 @@ impl Connected {
             redirect: false,
             socket: Weak::new(),
             header: AtomicU8::new(READING),
+            requests: AtomicU32::new(0),
             fresh: Mutex::new(Some(fresh)),
             is_fresh: AtomicBool::new(true),
         }
@@ -94,9 +97,11 @@ impl Connected {
         digest.user_data.as_ref()?.downcast_ref()
     }
 
-    /// Whether a request's header has begun and is not whole: the time that it may take runs.
-    pub fn reads_header(&self) -> bool {
-        self.header.load(Ordering::Relaxed) == READING
+    /// Which request's header has begun and is not whole, if one: the time that it may take runs. A number that no
+    /// two that follow each other share.
+    pub fn reads_header(&self) -> Option<u32> {
+        let reads = self.header.load(Ordering::Relaxed) == READING;
+        reads.then(|| self.requests.load(Ordering::Relaxed))
     }
 
     /// Bytes have come.
@@ -105,7 +110,9 @@ impl Connected {
     }
 
     pub(crate) fn header_whole(&self) {
-        self.header.store(WHOLE, Ordering::Relaxed);
+        if self.header.swap(WHOLE, Ordering::Relaxed) != WHOLE {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+        }
         if self.is_fresh.load(Ordering::Relaxed) && self.is_fresh.swap(false, Ordering::Relaxed) {
             // Nothing panics under the lock.
             drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());

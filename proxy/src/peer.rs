@@ -248,9 +248,32 @@ fn kind(error: &io::Error) -> ErrorType {
         io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => {
             ErrorType::ConnectError
         }
-        // No descriptors, no ports: the app may be in the best of health.
         _ => ErrorType::InternalError,
     }
+}
+
+/// Whether a connection failed for want of something here (descriptors, ports, memory), so that the app may be
+/// in the best of health.
+pub(crate) fn for_want_of_ours(error: &Error) -> bool {
+    use nix::errno::Errno;
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            let number = io.raw_os_error().map(Errno::from_raw);
+            return matches!(
+                number,
+                Some(
+                    Errno::EMFILE
+                        | Errno::ENFILE
+                        | Errno::EADDRNOTAVAIL
+                        | Errno::ENOBUFS
+                        | Errno::ENOMEM
+                )
+            );
+        }
+        cause = error.source();
+    }
+    false
 }
 
 #[cfg(test)]

@@ -45,6 +45,9 @@ const SIGNED_DOWN: ErrorType = ErrorType::new("RouseSignedDown");
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// How long a client may take none of its answer.
 const WRITE: Duration = Duration::from_secs(60);
+/// For how long what is left of a body is read away after an early answer, as nginx has it
+/// (`lingering_time`).
+const DRAIN: Duration = Duration::from_secs(30);
 const TCP_ESTABLISHED: u8 = 1;
 
 const AGENT: HeaderName = HeaderName::from_static(AGENT_HEADER);
@@ -241,6 +244,7 @@ impl Rouse {
         }
         let http = session.as_downstream_mut();
         http.set_write_timeout(Some(WRITE));
+        http.set_total_drain_timeout(Some(DRAIN));
         if http.is_upgrade_req() {
             // What follows may be silent for hours.
             http.set_read_timeout(None);
@@ -436,13 +440,18 @@ impl Rouse {
                 | ErrorType::ConnectError
         );
         match visit.visitor.as_mut().filter(|visitor| sleeps(visitor)) {
-            Some(visitor) if ours => {
+            Some(visitor) if ours && !peer::for_want_of_ours(&error) => {
                 visitor.down();
                 error.set_retry(true);
             }
             _ => {
                 error.set_retry(false);
-                visit.answer = Some(Answer::app_unreachable());
+                let answer = if peer::for_want_of_ours(&error) {
+                    Answer::overloaded()
+                } else {
+                    Answer::app_unreachable()
+                };
+                visit.answer = Some(answer);
             }
         }
         error
@@ -524,6 +533,9 @@ impl Rouse {
             return done(*code);
         }
         let answer = visit.answer.get_or_insert_with(|| match error.esource() {
+            ErrorSource::Downstream if *error.etype() == ErrorType::ReadTimedout => {
+                Answer::too_slow()
+            }
             ErrorSource::Downstream => Answer::bad_request(),
             ErrorSource::Upstream => Answer::app_broke(),
             ErrorSource::Internal | ErrorSource::Unset => Answer::internal(),

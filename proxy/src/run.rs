@@ -1,5 +1,6 @@
 //! Putting the server together, and taking it down without cutting anybody off.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -98,11 +99,21 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     let Certificates { store, tls, acme } = certificates(&config)?;
     let mut inherited = Inherited::take();
     let mut bound = Vec::new();
+    let v4: Vec<_> = config
+        .listeners
+        .iter()
+        .map(|listener| listener.address)
+        .chain(config.admin)
+        .filter(SocketAddr::is_ipv4)
+        .map(|address| address.port())
+        .collect();
+    let v6_only = |address: SocketAddr| v4.contains(&address.port());
     for listener in &config.listeners {
-        let socket = inherited.listen(listener.address)?;
+        let socket = inherited.listen(listener.address, v6_only(listener.address))?;
         bound.push(Bound { listener: *listener, socket });
     }
-    let admin_socket = config.admin.map(|address| inherited.listen(address)).transpose()?;
+    let admin_socket =
+        config.admin.map(|address| inherited.listen(address, v6_only(address))).transpose()?;
     for address in inherited.unused() {
         tracing::warn!(%address, "a socket was handed over that is not in the configuration; it is closed");
     }

@@ -22,6 +22,8 @@ impl From<Response<Bytes>> for Page {
 
 /// Writes the answer to a request that goes to no app. The connection is good for the next.
 pub(crate) async fn reply(session: &mut ServerSession, response: Response<Bytes>) -> Result<()> {
+    // A body that nobody wants is read away, so that the connection can be used again: not for ever.
+    session.set_total_drain_timeout(Some(super::MAX_DRAIN_TIME));
     let (parts, body) = response.into_parts();
     session.write_response_header(Box::new(ResponseHeader::from(parts))).await?;
     session.write_response_body(body, true).await

@@ -58,6 +58,8 @@ pub(super) struct Downstream {
     /// How long the header of a request may take.
     header: Duration,
     late: Option<Pin<Box<Sleep>>>,
+    /// Which request's header `late` is for.
+    late_for: Option<u32>,
 }
 
 impl Downstream {
@@ -86,6 +88,7 @@ impl Downstream {
             nudged: false,
             header,
             late: None,
+            late_for: None,
             bytes,
             connected,
         }
@@ -145,8 +148,12 @@ impl Downstream {
 
     /// Whether the header has taken too long. Only asked when there is nothing to read.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.connected.reads_header() {
+        let reads = self.connected.reads_header();
+        if self.late_for != reads {
             self.late = None;
+            self.late_for = reads;
+        }
+        if reads.is_none() {
             return false;
         }
         let header = self.header;

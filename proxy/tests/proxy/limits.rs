@@ -39,6 +39,20 @@ async fn a_header_that_drips_is_cut_and_an_idle_connection_is_not() {
 }
 
 #[tokio::test]
+async fn each_header_has_the_whole_time() {
+    let world = World::new("[downstream]\nheader_seconds = 1\n").await;
+    let mut stream = client::connect(world.proxy.http).await;
+    let began = std::time::Instant::now();
+    // None takes long, all of them take longer than one may.
+    while began.elapsed() < Duration::from_secs(3) {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: hel").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        client::send(&mut stream, "lo.test\r\n\r\n", &[]).await;
+        assert!(client::one(&mut stream).await.starts_with("HTTP/1.1 200 "));
+    }
+}
+
+#[tokio::test]
 async fn nobody_has_more_connections_than_it_may() {
     let world = World::new("[downstream]\nconnections_per_address = 3\n").await;
     let whole = "GET / HTTP/1.1\r\nHost: hello.test\r\n\r\n";
