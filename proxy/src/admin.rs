@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -45,6 +45,8 @@ pub(crate) struct Admin {
     pub(crate) rouse: Rouse,
     /// The configuration as it may be shown.
     pub(crate) config: String,
+    /// Only tells, and takes no orders.
+    pub(crate) read_only: bool,
     /// Begins to drain. Returns at once, and may be called again.
     pub(crate) drain: Arc<dyn Fn() + Send + Sync>,
 }
@@ -150,7 +152,8 @@ pub(crate) async fn serve(socket: TcpListener, admin: Arc<Admin>, over: Cancella
         connections.spawn(async move {
             let _place = place;
             let answer = service_fn(move |request: Request<Incoming>| {
-                let answer = admin.answer(request.method(), request.uri().path());
+                let (method, path) = (request.method(), request.uri().path());
+                let answer = admin.answer(method, path, request.headers());
                 let response = answer.response(*request.method() == Method::HEAD);
                 async move { Ok::<_, Infallible>(response) }
             });
@@ -214,7 +217,7 @@ impl<'a> HoldRow<'a> {
 
 impl Admin {
     /// The answer to `method path`; a query is no part of the path. For HEAD it is that of GET.
-    pub(crate) fn answer(&self, method: &Method, path: &str) -> Answer {
+    pub(crate) fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Answer {
         let asked = match route(method, path) {
             Ok(asked) => asked,
             Err(Unasked::Unknown) => {
@@ -258,12 +261,28 @@ impl Admin {
                 let row = |app| HoldRow::of(app, &unserved);
                 Answer::json(&apps.iter().map(row).collect::<Vec<_>>())
             }
+            Asked::Drain if self.read_only => {
+                let why = "Orders are not taken here (`listen.admin_read_only`). Send SIGQUIT or SIGTERM.\n";
+                Answer::new(StatusCode::FORBIDDEN, TEXT, why)
+            }
+            Asked::Drain if is_a_pages(headers) => {
+                let why = "Orders are not taken from pages in a browser.\n";
+                Answer::new(StatusCode::FORBIDDEN, TEXT, why)
+            }
             Asked::Drain => {
                 (self.drain)();
                 Answer::new(StatusCode::ACCEPTED, TEXT, "draining\n")
             }
         }
     }
+}
+
+/// Whether a browser sends this for some page: one that the operator looks at could else give orders to whatever
+/// listens on the operator's own machine. Browsers say so of each POST (Fetch standard, "origin header" and
+/// "Sec-Fetch-Site").
+fn is_a_pages(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN)
+        || headers.get("sec-fetch-site").is_some_and(|site| site != "none")
 }
 
 fn ready(synced: bool, stopping: bool) -> Answer {
@@ -329,6 +348,7 @@ mod tests {
         Admin {
             rouse: Rouse::start(options).unwrap(),
             config: "[listen]\n".to_owned(),
+            read_only: false,
             drain: Arc::new(move || {
                 drained.fetch_add(1, Ordering::Relaxed);
             }),
@@ -364,33 +384,53 @@ mod tests {
             let mut words = line.split_whitespace();
             let method: Method = words.next().unwrap().parse().unwrap();
             let path = words.next().unwrap().replace("ID", "static");
-            let answer = admin.answer(&method, &path);
+            let answer = admin.answer(&method, &path, &HeaderMap::new());
             assert!(answer.status.is_success() && !answer.body.is_empty(), "{line}: {answer:?}");
         }
         assert_eq!(drained.load(Ordering::Relaxed), 1);
-        assert_eq!(admin.answer(&Method::GET, "/drain").allow, Some("POST"));
+        assert_eq!(admin.answer(&Method::GET, "/drain", &HeaderMap::new()).allow, Some("POST"));
         assert_eq!(drained.load(Ordering::Relaxed), 1);
-        let unknown = admin.answer(&Method::GET, "/nothing");
+        let unknown = admin.answer(&Method::GET, "/nothing", &HeaderMap::new());
         assert_eq!(unknown.status, 404);
         assert!(String::from_utf8(unknown.body).unwrap().contains("/readyz"));
-        assert_eq!(admin.answer(&Method::GET, "/apps/other").status, 404);
+        assert_eq!(admin.answer(&Method::GET, "/apps/other", &HeaderMap::new()).status, 404);
+    }
+
+    #[test]
+    fn orders_are_the_operators_own() {
+        let drained = Arc::default();
+        let mut admin = admin(&drained);
+        let of = |name: &'static str, value: &'static str| {
+            HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static(value))])
+        };
+        for headers in [of("origin", "https://a.example"), of("sec-fetch-site", "cross-site")] {
+            assert_eq!(admin.answer(&Method::POST, "/drain", &headers).status, 403);
+        }
+        admin.read_only = true;
+        assert_eq!(admin.answer(&Method::POST, "/drain", &HeaderMap::new()).status, 403);
+        assert_eq!(admin.answer(&Method::GET, "/holds", &HeaderMap::new()).status, 200);
+        assert_eq!(drained.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn an_app_is_told_whole() {
         let admin = admin(&Arc::default());
-        let row: Value =
-            serde_json::from_slice(&admin.answer(&Method::GET, "/apps/static").body).unwrap();
+        let row: Value = serde_json::from_slice(
+            &admin.answer(&Method::GET, "/apps/static", &HeaderMap::new()).body,
+        )
+        .unwrap();
         assert_eq!(row["id"], "static");
         assert_eq!(row["hosts"], serde_json::json!(["static.test"]));
         assert_eq!((&row["state"], &row["gate"]), (&"awake".into(), &"open".into()));
         assert_eq!((&row["generation"], &row["holds"]), (&0.into(), &0.into()));
         assert!(row["idle_seconds"].as_f64().is_some());
         let rows: Value =
-            serde_json::from_slice(&admin.answer(&Method::GET, "/apps").body).unwrap();
+            serde_json::from_slice(&admin.answer(&Method::GET, "/apps", &HeaderMap::new()).body)
+                .unwrap();
         assert_eq!(rows.as_array().map(Vec::len), Some(1));
         let rows: Value =
-            serde_json::from_slice(&admin.answer(&Method::GET, "/holds").body).unwrap();
+            serde_json::from_slice(&admin.answer(&Method::GET, "/holds", &HeaderMap::new()).body)
+                .unwrap();
         assert_eq!(rows[0]["oldest_ms"], Value::Null);
     }
 
@@ -402,9 +442,9 @@ mod tests {
             assert_eq!(ready(synced, stopping).status.as_u16(), status);
         }
         let admin = admin(&Arc::default());
-        assert_eq!(admin.answer(&Method::GET, "/readyz").status, 200);
+        assert_eq!(admin.answer(&Method::GET, "/readyz", &HeaderMap::new()).status, 200);
         admin.rouse.stop();
-        assert_eq!(admin.answer(&Method::GET, "/readyz").status, 503);
-        assert_eq!(admin.answer(&Method::GET, "/healthz").status, 200);
+        assert_eq!(admin.answer(&Method::GET, "/readyz", &HeaderMap::new()).status, 503);
+        assert_eq!(admin.answer(&Method::GET, "/healthz", &HeaderMap::new()).status, 200);
     }
 }

@@ -19,6 +19,7 @@ use rouse_protocol::app::AppId;
 use rouse_protocol::route;
 use rouse_proxy::{Limits, Options, Origin};
 
+pub(crate) use self::seen::AdminAt;
 use crate::listen::{Listener, Speaks};
 /// What a file that says nothing means, for operators to see. A test holds it against the code.
 const DEFAULTS: &str = include_str!("config/defaults.toml");
@@ -33,7 +34,7 @@ pub(crate) struct Config {
     /// Whose word is taken, and how many may come.
     pub(crate) downstream: Downstream,
     /// Where operators look.
-    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin: Option<AdminAt>,
     /// All of it as operators may see it, TOML.
     pub(crate) shown: String,
     /// Worker threads of each service.
@@ -122,7 +123,7 @@ fn parse(file: &mut Table<'_>, base: &Path) -> Option<Config> {
 }
 
 /// `[listen]`: addresses by what is spoken there, and the admin's.
-fn listeners(t: &mut Table<'_>) -> (Vec<Listener>, Option<SocketAddr>) {
+fn listeners(t: &mut Table<'_>) -> (Vec<Listener>, Option<AdminAt>) {
     let proxy_protocol = proxy_protocol(t);
     let redirect = t.optional("redirect_https", false);
     let mut all: Vec<Listener> = Vec::new();
@@ -203,7 +204,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.listeners.len(), 2);
-        assert_eq!(config.admin, Some(([127, 0, 0, 1], 9901).into()));
+        let admin = AdminAt { address: ([127, 0, 0, 1], 9901).into(), read_only: false };
+        assert_eq!(config.admin, Some(admin));
         assert_eq!((config.threads, config.grace), (4, Duration::from_secs(5)));
         let rouse = config.rouse;
         assert_eq!(rouse.name, "edge-1");

@@ -103,7 +103,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
         .listeners
         .iter()
         .map(|listener| listener.address)
-        .chain(config.admin)
+        .chain(config.admin.map(|admin| admin.address))
         .filter(SocketAddr::is_ipv4)
         .map(|address| address.port())
         .collect();
@@ -112,8 +112,10 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
         let socket = inherited.listen(listener.address, v6_only(listener.address))?;
         bound.push(Bound { listener: *listener, socket });
     }
-    let admin_socket =
-        config.admin.map(|address| inherited.listen(address, v6_only(address))).transpose()?;
+    let admin_socket = config
+        .admin
+        .map(|admin| inherited.listen(admin.address, v6_only(admin.address)))
+        .transpose()?;
     for address in inherited.unused() {
         tracing::warn!(%address, "a socket was handed over that is not in the configuration; it is closed");
     }
@@ -171,6 +173,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
         let admin = admin::Admin {
             rouse: rouse.clone(),
             config: config.shown,
+            read_only: config.admin.is_some_and(|admin| admin.read_only),
             drain: Arc::new(move || ask.notify_one()),
         };
         let over = server.admin_over.clone();
@@ -182,7 +185,7 @@ async fn serve(config: Config, file: &Path, origin: Origin) -> anyhow::Result<()
     server.order_certificates(acme, &tasks);
 
     let mut signals = Signals::new(asked)?;
-    tracing::info!(listening = ?addresses, admin = ?config.admin, config = %file.display(), "serving");
+    tracing::info!(listening = ?addresses, admin = ?config.admin.map(|admin| admin.address), config = %file.display(), "serving");
     let pid = std::process::id();
     tell_ready();
     // Nobody may be listening, which is no fault.

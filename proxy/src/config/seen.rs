@@ -10,17 +10,27 @@ use rouse_proxy::{AccessOptions, HealthOptions, SeenOptions, Target, Tracing};
 /// The path of our own health, unless another is given.
 const HEALTH: &str = "/.well-known/rouse-health";
 
-/// `[listen] admin` and `admin_public`.
-pub(super) fn admin(t: &mut Table<'_>) -> Option<SocketAddr> {
+/// Where operators ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AdminAt {
+    pub(crate) address: SocketAddr,
+    /// It takes no orders.
+    pub(crate) read_only: bool,
+}
+
+/// `[listen] admin`, `admin_public` and `admin_read_only`.
+pub(super) fn admin(t: &mut Table<'_>) -> Option<AdminAt> {
     let public = t.optional("admin_public", false);
-    t.optional_as("admin", None, |address: SocketAddr| {
+    let read_only = t.optional("admin_read_only", false);
+    let address = t.optional_as("admin", None, |address: SocketAddr| {
         if public || address.ip().to_canonical().is_loopback() {
             Ok(Some(address))
         } else {
             Err("anybody could read and stop this server there; give a loopback address, or \
                  `admin_public = true` if the network sees to it that nobody does")
         }
-    })
+    });
+    address.map(|address| AdminAt { address, read_only })
 }
 
 /// `[log]` and `[health]`.
