@@ -21,6 +21,7 @@ fn main() {
         path: b"/articles/2026/a-path-of-common-length",
         protocol: http::Version::HTTP_2,
         tls: Some("TLSv1.3"),
+        certificate: None,
         client: Some([203, 0, 113, 7].into()),
         status: Some(200),
         bytes_out: 48_213,

@@ -4,6 +4,9 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
+use http::HeaderValue;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
@@ -19,8 +22,8 @@ pub struct Connected {
     pub peer: Peer,
     /// TLS, as `1.2` or `1.3`; none in the clear.
     pub tls: Option<&'static str>,
-    /// The subject of the certificate that the peer showed, checked.
-    pub certificate: Option<Box<str>>,
+    /// The certificate that the peer showed, checked.
+    pub certificate: Option<Box<PeerCertificate>>,
     /// Plain requests are to come again by HTTPS.
     pub redirect: bool,
     /// The socket. Where it is known, who leaves is missed at once and without being looked after.
@@ -31,6 +34,25 @@ pub struct Connected {
     fresh: Mutex<Option<Fresh>>,
     /// There is something in `fresh`.
     is_fresh: AtomicBool,
+}
+
+/// A peer's certificate, which was checked.
+#[derive(Clone, Debug)]
+pub struct PeerCertificate {
+    /// Its subject as text, for the access log.
+    pub subject: String,
+    /// As an app is told of it: the field `Client-Cert` (RFC 9440, section 2.2).
+    pub field: HeaderValue,
+}
+
+impl PeerCertificate {
+    /// The certificate with this subject and this DER.
+    pub fn new(subject: String, der: &[u8]) -> Self {
+        // A Byte Sequence (RFC 8941, section 3.3.5).
+        let field = format!(":{}:", STANDARD.encode(der));
+        let field = HeaderValue::try_from(field).expect("base64 is ASCII");
+        Self { subject, field }
+    }
 }
 
 /// Connections that have not sent their first request yet: a server that goes down gives them the time to.

@@ -76,6 +76,18 @@ impl Rouse {
         client(&connected.peer, &edge.rules, &trusted, headers).proto == Proto::Https
     }
 
+    /// Tells the app which certificate its client has shown. A front that is believed tells it itself: what it has
+    /// shown is its own.
+    pub(crate) fn certify(&self, session: &Session, request: &mut RequestHeader) -> Result<()> {
+        let Some(connected) = Connected::of(session) else { return Ok(()) };
+        match &connected.certificate {
+            Some(certificate) if !connected.peer.trusted => {
+                request.insert_header("Client-Cert", certificate.field.clone())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Tells the app who asks.
     pub(crate) fn introduce(&self, sender: &Sender, request: &mut RequestHeader) -> Result<()> {
         let Sender { peer, client } = sender;

@@ -24,7 +24,7 @@ mod visit;
 
 pub use access::{AccessOptions, Record, Target};
 pub use answer::Answer;
-pub use connected::{Connected, Fresh, FreshCount};
+pub use connected::{Connected, Fresh, FreshCount, PeerCertificate};
 pub use edge::Edge;
 pub use health::HealthOptions;
 pub use metrics::Metrics;

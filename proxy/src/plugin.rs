@@ -370,6 +370,7 @@ impl Rouse {
                 headers::forward(request, client.map(|addr| addr.ip()))?;
             }
         }
+        self.certify(session, request)?;
         self.inner.seen.pass_on(request, visit);
         if let Some(nonce) = &visit.nonce {
             request.insert_header(NONCE, &**nonce)?;

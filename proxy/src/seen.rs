@@ -150,6 +150,9 @@ impl Seen {
             path,
             protocol: request.version,
             tls: tls.map(|tls| &*tls.version),
+            certificate: Connected::of(session)
+                .and_then(|connected| connected.certificate.as_deref())
+                .map(|certificate| &*certificate.subject),
             client: plugin::client(session, visit),
             status,
             bytes_out: session.body_bytes_sent() as u64,

@@ -19,8 +19,8 @@ const HTTP2_SETTINGS: &str = "http2-settings";
 /// What every header that tells of the client starts with, by custom.
 pub(crate) const PREFIX: &str = "x-forwarded-";
 
-/// Headers that apps and frameworks take a client's address, host or scheme from, next to [`PREFIX`].
-pub(crate) const VOUCHED: [&str; 9] = [
+/// Headers that apps and frameworks take a client's address, host, scheme or certificate from, next to [`PREFIX`].
+pub(crate) const VOUCHED: [&str; 11] = [
     "forwarded",
     "x-real-ip",
     "x-client-ip",
@@ -30,6 +30,9 @@ pub(crate) const VOUCHED: [&str; 9] = [
     "fastly-client-ip",
     "x-cluster-client-ip",
     "x-original-forwarded-for",
+    // RFC 9440: who ends TLS tells of a client's certificate.
+    "client-cert",
+    "client-cert-chain",
 ];
 
 /// A header that is set.

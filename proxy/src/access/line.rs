@@ -30,6 +30,8 @@ pub struct Record<'a> {
     pub protocol: Version,
     /// The version of TLS, if it was there.
     pub tls: Option<&'a str>,
+    /// The subject of the certificate that the client has shown.
+    pub certificate: Option<&'a str>,
     /// Who asked.
     pub client: Option<IpAddr>,
     /// The answer's status; none when the client left without one.
@@ -78,6 +80,7 @@ impl Record<'_> {
         line.some("path", Some(self.path));
         line.some("protocol", Some(protocol(self.protocol).as_bytes()));
         line.some("tls", self.tls.map(str::as_bytes));
+        line.some("client_certificate", self.certificate.map(str::as_bytes));
         if let Some(client) = self.client {
             line.quoted("client", client);
         }
@@ -271,6 +274,7 @@ mod tests {
             path: b"/",
             protocol: Version::HTTP_11,
             tls: None,
+            certificate: None,
             client: None,
             status: Some(200),
             bytes_out: 5,
@@ -319,6 +323,7 @@ mod tests {
             host: Some(b"hello.test:8443"),
             protocol: Version::HTTP_2,
             tls: Some("TLSv1.3"),
+            certificate: Some("CN=cdn"),
             client: Some("2001:db8::1".parse().unwrap()),
             status: Some(503),
             held: Some(ms(21)),
@@ -336,7 +341,7 @@ mod tests {
             json!({
                 "time": "2026-12-01T04:40:00.123Z", "app": "hello", "generation": 7,
                 "host": "hello.test:8443", "method": "GET", "path": "/", "protocol": "h2",
-                "tls": "TLSv1.3", "client": "2001:db8::1", "status": 503, "bytes_out": 5,
+                "tls": "TLSv1.3", "client_certificate": "CN=cdn", "client": "2001:db8::1", "status": 503, "bytes_out": 5,
                 "bytes_in": 0, "duration_ms": 1.234, "held_ms": 21.0, "wake": "resumed",
                 "phases": {
                     "hold": 1.0, "queue": 0.0, "image": 0.0, "vmm": 0.0, "load": 7.0,

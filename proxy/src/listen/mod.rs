@@ -17,7 +17,7 @@ use pingora_proxy::HttpProxy;
 use rouse_downstream::proxy_protocol::{self, Addresses, Prefixed, ProxyProtocol, ReadError};
 use rouse_downstream::trusted::Live;
 use rouse_downstream::{Connections, Full, Peer};
-use rouse_proxy::{Connected, Fresh, FreshCount, Rouse};
+use rouse_proxy::{Connected, Fresh, FreshCount, PeerCertificate, Rouse};
 use rouse_tls::{Accepted, Alpn, HandshakeError, Tls, Version};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -261,8 +261,9 @@ impl Door {
                             Version::Tls12 => "1.2",
                             Version::Tls13 => "1.3",
                         });
-                        connected.certificate =
-                            facts.client.map(|client| client.subject.into_boxed_str());
+                        connected.certificate = facts.client.map(|client| {
+                            Box::new(PeerCertificate::new(client.subject, &client.der))
+                        });
                         (Bytes::Tls(stream), facts.alpn == Some(Alpn::H2))
                     }
                     Accepted::Challenge { server_name } => {

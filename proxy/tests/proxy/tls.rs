@@ -143,3 +143,46 @@ async fn plain_http_on_the_port_for_tls_is_told_so() {
     let reply = client::request(secure.https, "GET / HTTP/1.1\r\nHost: hello.test\r\n", &[]).await;
     assert_eq!((reply.status, reply.error()), (400, Some("https-only")));
 }
+
+#[tokio::test]
+async fn an_app_is_told_the_certificate_that_its_client_has_shown_and_no_other() {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let files = tempfile::tempdir().unwrap();
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
+    std::fs::write(files.path().join("ca.pem"), ca.pem()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["client.test".to_owned()]).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "the client");
+    let shown = params.signed_by(&key, &ca).unwrap();
+    std::fs::write(files.path().join("client.pem"), shown.pem()).unwrap();
+    std::fs::write(files.path().join("client.key"), key.serialize_pem()).unwrap();
+
+    let log = files.path().join("access.log");
+    let secure = Secure::new(&format!(
+        "client_auth = \"optional\"\nclient_ca = {:?}\n[log]\naccess = {log:?}\n",
+        files.path().join("ca.pem")
+    ))
+    .await;
+    let forged = ["-H", "Client-Cert: :AAAA:", "-H", "Client-Cert-Chain: :AAAA:"];
+    let (ok, text) = secure.curl("hello.test", &forged).await;
+    assert!(ok, "{text}");
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let (cert, key) = (path("client.pem"), path("client.key"));
+    let own = [&forged[..], &["--cert", &cert, "--key", &key]].concat();
+    let (ok, text) = secure.curl("hello.test", &own).await;
+    assert!(ok, "{text}");
+
+    let seen = secure.world.guest.seen();
+    assert!(!seen[0].head.to_ascii_lowercase().contains("client-cert"), "{}", seen[0].head);
+    use base64::Engine as _;
+    let field = format!(":{}:", base64::prelude::BASE64_STANDARD.encode(shown.der()));
+    assert_eq!(seen[1].header("client-cert"), Some(&*field));
+    assert!(!seen[1].head.contains("AAAA:"), "{}", seen[1].head);
+    eventually("it is in the log", async || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.contains("\"client_certificate\":\"CN=the client\"")
+    })
+    .await;
+}

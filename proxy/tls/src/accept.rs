@@ -68,6 +68,8 @@ pub struct ClientCertificate {
     pub subject: String,
     /// SHA-256 of its DER.
     pub sha256: [u8; 32],
+    /// Its DER: as it came in the handshake, which bounds it.
+    pub der: Box<[u8]>,
 }
 
 /// What a hello leads to.
@@ -194,7 +196,11 @@ fn facts<S>(stream: &TlsStream<S>) -> Facts {
         },
         resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
         client: connection.peer_certificates().and_then(|chain| chain.first()).map(|der| {
-            ClientCertificate { subject: subject(der), sha256: Sha256::digest(der).into() }
+            ClientCertificate {
+                subject: subject(der),
+                sha256: Sha256::digest(der).into(),
+                der: der.as_ref().into(),
+            }
         }),
     }
 }
