@@ -1,7 +1,7 @@
 //! A step of a sleep fails.
 
 use rouse_protocol::client::ClientError;
-use rouse_protocol::wake::SleepRefusal;
+use rouse_protocol::wake::{ParkRequest, SleepRefusal};
 use rouse_protocol::watch::AppState;
 use rouse_tests::eventually;
 
@@ -91,4 +91,32 @@ async fn an_app_that_cannot_be_opened_when_the_waker_starts_is_there_and_comes_b
     .await;
     assert!(armed.serves(when).await, "{when}: with its memory");
     assert_eq!(armed.vm(when), vm, "{when}: in the VM that it had");
+}
+
+#[tokio::test]
+async fn an_app_that_is_parked_while_it_cannot_be_opened_is_parked_then() {
+    let mut armed = Armed::start().await;
+    let when = "parked before it could be opened";
+    armed.arm(Some("settled=return(kill)")).await;
+    armed.sleep_to_death(when).await;
+    armed.arm(Some("undo=3*return(enospc)")).await;
+    let id = "hello".parse().unwrap();
+    let client = armed.node.client();
+    client.park(&id, &ParkRequest { reason: "wanted".to_owned() }).await.unwrap();
+    armed
+        .node
+        .wait_state(
+            "hello",
+            "parked",
+            |state| matches!(state, AppState::Parked { detail } if detail.contains("wanted")),
+        )
+        .await;
+    assert_eq!(armed.node.get("/").await.header("rouse-error"), "parked");
+    armed.node.client().clear(&id).await.unwrap();
+    eventually(&format!("{when}: it is served once it is cleared"), async || {
+        let reply = armed.node.get("/").await;
+        assert!(reply.status == 200 || reply.status == 503, "{reply:?}");
+        (reply.status == 200).then_some(())
+    })
+    .await;
 }

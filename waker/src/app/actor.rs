@@ -160,7 +160,7 @@ impl Actor {
         tracing::error!(app = %self.config.id, %error, "the app's task gives up");
     }
 
-    async fn command(&mut self, command: Command) {
+    pub(super) async fn command(&mut self, command: Command) {
         match command {
             Command::Wake(events) => self.wake(events).await,
             Command::Sleep(request, reply) => self.sleep(request, reply).await,

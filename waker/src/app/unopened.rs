@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rouse_protocol::app::Generation;
 use rouse_protocol::status::AppStatus;
-use rouse_protocol::wake::{FailureCode, SleepRefusal, WakeEvent, WakeFailure};
+use rouse_protocol::wake::{FailureCode, ParkRequest, SleepRefusal, WakeEvent, WakeFailure};
 use rouse_protocol::watch::{AppState, AppView};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -34,6 +34,8 @@ pub(super) struct Unopened {
     pause: Duration,
     next: Instant,
     error: String,
+    /// An operator wants it parked.
+    park: Option<ParkRequest>,
 }
 
 /// Nothing is known of it yet.
@@ -65,6 +67,7 @@ impl Unopened {
             pause: AGAIN.0,
             next: Instant::now() + AGAIN.0,
             error: error.to_string(),
+            park: None,
         };
         this.show();
         this
@@ -75,7 +78,12 @@ impl Unopened {
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(self.next) => match self.again().await {
-                    Some(actor) => return Some(actor),
+                    Some(mut actor) => {
+                        if let Some(request) = self.park.take() {
+                            actor.command(Command::Park(request)).await;
+                        }
+                        return Some(actor);
+                    }
                     None => self.show(),
                 },
                 command = inbox.recv() => match command? {
@@ -120,12 +128,16 @@ impl Unopened {
                 self.config = *config;
                 self.next = Instant::now();
             }
-            Command::Clear => self.next = Instant::now(),
+            Command::Clear => {
+                self.park = None;
+                self.next = Instant::now();
+            }
+            // As soon as there is something to park.
+            Command::Park(request) => self.park = Some(request),
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Trace(reply) => drop(reply.send(Vec::new())),
             Command::Agreement(_)
             | Command::ProxyGone(_)
-            | Command::Park(_)
             | Command::Served(_)
             | Command::Pressure
             | Command::Stop(_) => {}
