@@ -139,7 +139,7 @@ fn what_the_file_system_has_not_is_refused() {
 #[test]
 fn a_lease_in_another_process_keeps_an_entry_over_a_restart() {
     let place = Place::new();
-    let marks = budget(250 << 10, 0);
+    let marks = budget(200 << 10, 0);
     let cache = place.open(marks, 0);
     let pinned = put(&cache, 1, 1);
     let lease = pinned.lease().unwrap();
