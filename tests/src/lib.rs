@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod binaries;
+mod certificates;
 mod config;
 mod daemon;
 pub mod frames;
@@ -28,6 +29,7 @@ mod metrics;
 mod node;
 pub mod origin;
 mod pages;
+mod program;
 mod slots;
 mod visit;
 mod vm;
@@ -35,18 +37,20 @@ mod volume;
 mod wait;
 
 pub use binaries::Binaries;
+pub use certificates::Certificate;
 pub use config::{
     App, AppSleep, Disk, Gate, GuestVm, Hold, Listen, Origin, Park, Patch, ProxyConfig, ProxyWaker,
     Qemu, Server, Wake, WakerConfig, WakerSleep, WakerSocket,
 };
 pub use daemon::Daemon;
 pub use frames::Frames;
-pub use front::{Front, ORIGIN_HOST};
+pub use front::{Front, FrontBuilder, ORIGIN_HOST};
 pub use log::{LogError, LogHead, LogLine, read_log};
 pub use metrics::{Metrics, Sample};
 pub use node::{Node, NodeBuilder, free_port};
 pub use origin::RawOrigin;
 pub use pages::{Counter, Echo, sha256};
+pub use program::{Ran, run};
 pub use visit::{
     DEFAULT_HOST, Open, Raw, Reply, Visit, VisitError, crowd, fetch_unix, websocket, websocket_for,
 };
