@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rouse_tests::{DEFAULT_HOST, Front, Node, RawOrigin, assert_eventually, patience};
+use rouse_tests::{DEFAULT_HOST, Front, Node, ORIGIN_HOST, RawOrigin, assert_eventually, patience};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -70,4 +70,26 @@ async fn a_handshake_that_never_begins_is_cut() {
     let before = front.refused("timeout").await;
     assert_eq!(peer::say(&mut silent, "").await, "");
     assert_eventually!(front.refused("timeout").await == before + 1.0, "it is counted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_stops_coming_is_told_so_and_frees_its_place() {
+    let origin = RawOrigin::start().await;
+    let front = Front::of(origin.address(), "").await;
+    let mut stalled = peer::connect(GREEDY, front.http()).await;
+    let head =
+        format!("POST /page HTTP/1.1\r\nHost: {ORIGIN_HOST}\r\nContent-Length: 10\r\n\r\nabc");
+    stalled.write_all(head.as_bytes()).await.expect("it is read");
+    let mut answer = Vec::new();
+    // It is a minute, which is all the patience that there is for anything else.
+    let read = tokio::time::timeout(2 * patience(), stalled.read_to_end(&mut answer)).await;
+    read.expect("it does not wait for ever").expect("it is closed well");
+    let answer = String::from_utf8_lossy(&answer).to_lowercase();
+    assert!(answer.starts_with("http/1.1 408 "), "{answer}");
+    assert!(answer.contains("rouse-error: request-timeout"), "{answer}");
+    assert_eventually!(
+        front.metrics().await.sum("rouse_in_flight", &[]) == 0.0,
+        "nobody is there any more"
+    );
+    unharmed(&front).await;
 }
