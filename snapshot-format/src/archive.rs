@@ -52,6 +52,11 @@ impl<R: ReadAt> Archive<R> {
         &self.index
     }
 
+    /// The index alone: for whoever fetches the frames in another way.
+    pub fn into_index(self) -> Index {
+        self.index
+    }
+
     /// How many bytes it has.
     pub fn size(&self) -> u64 {
         self.size

@@ -215,6 +215,15 @@ impl Map {
         crate::packed::bytes_of(&self.pages_of(window), self.mem_size())
     }
 
+    /// The runs of DATA in `window`: where each lies in the image, and where in the window's packed
+    /// bytes, as [`Decoder::decode`](crate::Decoder::decode) yields them; both in bytes.
+    pub fn data_runs(
+        &self,
+        window: u64,
+    ) -> impl Iterator<Item = (std::ops::Range<u64>, std::ops::Range<usize>)> {
+        crate::packed::runs(&self.states, self.pages_of(window))
+    }
+
     /// How many DATA pages `window` has.
     pub fn window_data_pages(&self, window: u64) -> u64 {
         self.states.data_in(self.pages_of(window))
