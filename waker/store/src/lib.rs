@@ -5,6 +5,7 @@
 //! ([`Condition`]), and it is durable when the call returns.
 #![forbid(unsafe_code)]
 
+mod directory;
 mod key;
 
 use std::fmt::Debug;
@@ -15,6 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 
+pub use directory::Directory;
 pub use key::{Key, KeyError};
 
 /// Names what an object was at one time: S3's `ETag`. Two versions of one object are equal only
