@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -112,10 +112,15 @@ impl Files {
     }
 
     pub(super) fn draft(&self) -> Result<Draft, Failed> {
-        let path = self.own.join("drafts").join(self.name());
-        let file = File::create_new(&path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Draft { path, file, hash: blake3::Hasher::new() })
+        loop {
+            let path = self.own.join("drafts").join(self.name());
+            let file = File::create_new(&path)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            // Whoever opened the store before it was locked has taken it for one left over.
+            if file.metadata()?.nlink() > 0 {
+                return Ok(Draft { path, file, hash: blake3::Hasher::new() });
+            }
+        }
     }
 
     /// What holds off every other writer of `key`, in any process, until it is dropped.
