@@ -60,9 +60,22 @@ pub enum OpenRemoteError {
     },
 }
 
+impl OpenRemoteError {
+    /// Whether the object may be good all the same, and only what came of it was not.
+    fn may_be_the_way(&self) -> bool {
+        match self {
+            Self::Archive { source, .. } => source.is_damage(),
+            Self::Other { .. } => true,
+            Self::Store(error) => matches!(error, StoreError::Corrupt { .. }),
+            Self::Size { .. } => false,
+        }
+    }
+}
+
 impl Remote {
     /// Reads the end of an archive, and holds it against what its manifest says: the size and
-    /// the BLAKE3 of the index. One request, and two more at most where the index is larger than a MiB.
+    /// the BLAKE3 of the index. One request, and two more at most where the index is larger than a MiB. What is
+    /// damaged is read again, as often as `patience` has it: it may have been the way.
     pub async fn open(
         store: Arc<dyn Store>,
         key: Key,
@@ -71,19 +84,37 @@ impl Remote {
         patience: &Patience,
     ) -> Result<Self, OpenRemoteError> {
         let asked = Asked::default();
+        let mut tries = 1;
+        let (version, index) = loop {
+            match Self::read_index(&store, &key, index_blake3, size, patience, &asked).await {
+                Ok(read) => break read,
+                Err(error) if error.may_be_the_way() && tries < patience.tries => tries += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        Ok(Self { store, key, version, index, size, requests: asked.requests() })
+    }
+
+    async fn read_index(
+        store: &Arc<dyn Store>,
+        key: &Key,
+        index_blake3: [u8; 32],
+        size: u64,
+        patience: &Patience,
+        asked: &Asked,
+    ) -> Result<(Version, Index), OpenRemoteError> {
         let fetch = |span: Span, version: Option<Version>| {
-            let (store, key) = (&store, &key);
-            retry(patience, &asked, move |_| {
+            retry(patience, asked, move |_| {
                 let (span, version) = (span.clone(), version.clone());
                 async move { all(key, store.get(key, span, version.as_ref()).await?).await }
             })
         };
         let (there, version, range, bytes) = fetch(Span::Last(TAIL), None).await?;
         if there != size {
-            return Err(OpenRemoteError::Size { key, there, expected: size });
+            return Err(OpenRemoteError::Size { key: key.clone(), there, expected: size });
         }
         if range != (size.saturating_sub(TAIL)..size) {
-            return Err(wrong_range(&key).into());
+            return Err(wrong_range(key).into());
         }
         let mut end = End { from: range.start, size, bytes };
         let index = loop {
@@ -93,24 +124,24 @@ impl Remote {
             };
             let from = match &source {
                 OpenArchiveError::Read { offset, .. } if *offset < end.from => *offset,
-                _ => return Err(OpenRemoteError::Archive { key, source }),
+                _ => return Err(OpenRemoteError::Archive { key: key.clone(), source }),
             };
             if size - from > MAX_END {
-                return Err(OpenRemoteError::Archive { key, source });
+                return Err(OpenRemoteError::Archive { key: key.clone(), source });
             }
             let missing = from..end.from;
             let (_, _, range, mut more) =
                 fetch(Span::Range(missing.clone()), Some(version.clone())).await?;
             if range != missing {
-                return Err(wrong_range(&key).into());
+                return Err(wrong_range(key).into());
             }
             more.extend_from_slice(&end.bytes);
             end = End { from, size, bytes: more };
         };
         if index.blake3() != index_blake3 {
-            return Err(OpenRemoteError::Other { key });
+            return Err(OpenRemoteError::Other { key: key.clone() });
         }
-        Ok(Self { store, key, version, index, size, requests: asked.requests() })
+        Ok((version, index))
     }
 
     /// What it holds, and where.
