@@ -19,12 +19,12 @@ use rouse_protocol::app::{AppId, Generation};
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{Outcome, Ready};
 use rouse_protocol::watch::{AppState, Policy};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::activity::Activity;
 use crate::early::UNVISITED;
-use crate::known::Known;
+use crate::known::{Known, Told};
 use crate::outside::{Dialer, Upstream};
 use crate::places::Places;
 use crate::refusal::Refusal;
@@ -52,7 +52,7 @@ pub struct App {
     pub(crate) places: Places,
     /// What is left of its wakes.
     budgets: Budgets,
-    known: watch::Sender<Known>,
+    known: Told,
 }
 
 /// Where an app that serves is reached, in this life.
@@ -147,7 +147,7 @@ impl App {
             budgets: full_budgets(&policy, now),
             places: Places::new(policy.concurrent_requests),
             policy: ArcSwap::from_pointee(policy),
-            known: watch::Sender::new(known),
+            known: Told::new(known),
         }
     }
 
@@ -192,7 +192,7 @@ impl App {
     }
 
     pub(crate) fn known(&self) -> Known {
-        self.known.borrow().clone()
+        self.known.get()
     }
 
     /// What serves now, if the gate is open.
@@ -227,7 +227,7 @@ impl App {
 
     /// Whether it is charged: a VM that runs is not woken, only this proxy does not know it yet.
     fn charge(&self, address: Option<IpAddr>, now: Instant) -> Result<bool, Denied> {
-        if self.wake_policy().is_none() || self.known.borrow().state.ready().is_some() {
+        if self.wake_policy().is_none() || self.known.with(|known| known.state.ready().is_some()) {
             return Ok(false);
         }
         self.budgets.charge(address, now.into_std())?;

@@ -1,9 +1,11 @@
 //! What the waker said of an app last, and what that means for a life that this proxy has open.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rouse_protocol::app::Generation;
 use rouse_protocol::watch::AppState;
+use tokio::sync::Notify;
 
 /// How far apart the watch and the answer to a wake, on two connections, may reach us.
 pub(crate) const SETTLED: Duration = Duration::from_secs(1);
@@ -42,6 +44,62 @@ impl Known {
     }
 }
 
+/// The [`Known`] of an app, and word of its changes. Each of thousands of apps has one, and few wait for it:
+/// a `watch` channel takes ten times the memory.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// With how often it has changed.
+    last: Mutex<(Known, u64)>,
+    changed: Notify,
+}
+
+impl Told {
+    pub(crate) fn new(known: Known) -> Self {
+        Self { last: Mutex::new((known, 0)), changed: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Known, u64)> {
+        // Nothing panics under the lock.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self) -> Known {
+        self.lock().0.clone()
+    }
+
+    /// What `look` makes of it. Other locks are not to be taken meanwhile.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&Known) -> T) -> T {
+        look(&self.lock().0)
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Known)) {
+        let mut last = self.lock();
+        change(&mut last.0);
+        last.1 += 1;
+        drop(last);
+        self.changed.notify_waiters();
+    }
+
+    /// How often it has changed so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().1
+    }
+
+    /// Returns when it has changed more often than `seen`, and how often.
+    pub(crate) async fn after(&self, seen: u64) -> u64 {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Before the look, so that no change falls between the two.
+            changed.as_mut().enable();
+            let now = self.changes();
+            if now > seen {
+                return now;
+            }
+            changed.await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +126,20 @@ mod tests {
             let got = (known.ends(Generation(2)), known.may_be_late(Generation(2)));
             assert_eq!(got, (ends, late), "{known:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn no_change_is_missed() {
+        let told = Told::new(Known { state: AppState::Asleep, generation: Generation(1) });
+        let seen = told.changes();
+        let (last, ()) = tokio::join!(told.after(seen), async {
+            tokio::task::yield_now().await;
+            told.change(|known| known.generation = Generation(2));
+        });
+        assert_eq!((told.get().generation, last), (Generation(2), seen + 1));
+        // One that came before anybody waited.
+        told.change(|known| known.generation = Generation(3));
+        assert_eq!(told.after(last).await, last + 1);
+        assert!(told.with(|known| known.ends(Generation(3))));
     }
 }

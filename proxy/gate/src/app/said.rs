@@ -65,7 +65,7 @@ impl App {
         self.has_wake_policy.store(policy.policies.wake.is_some(), Ordering::Relaxed);
         self.policy.store(Arc::new(policy));
         let awake = |k: &Known| k.state.ready().map(|r| (r.endpoint, r.generation));
-        let before = awake(&self.known.borrow());
+        let before = self.known.with(awake);
         let after = awake(&known);
         if after.is_some() && after != before {
             self.activity.touch(now);
@@ -86,7 +86,7 @@ impl App {
             }
         }
         drop(inner);
-        self.known.send_replace(known);
+        self.known.change(|last| *last = known);
     }
 
     /// Closes the gate if what the waker said is doubted no more: nothing else came for too long. Its
@@ -110,23 +110,23 @@ impl App {
         inner.close(&self.open);
         inner.shut();
         drop(inner);
-        self.known.send_modify(|known| known.state = AppState::Asleep);
+        self.known.change(|known| known.state = AppState::Asleep);
     }
 
     /// Returns when the waker says that `generation` is over.
     pub(crate) async fn over(&self, generation: Generation) {
-        let mut known = self.known.subscribe();
         // What was said just before may be older than our `ready`, and so may what comes just
         // after; what still stands a while later is not.
-        known.mark_unchanged();
+        let mut seen = self.known.changes();
         let settled = Instant::now() + SETTLED;
         loop {
-            if let Ok(Err(_)) = tokio::time::timeout(SETTLED, known.changed()).await {
-                return;
+            if let Ok(changes) = tokio::time::timeout(SETTLED, self.known.after(seen)).await {
+                seen = changes;
             }
-            let said = known.borrow_and_update();
-            let doubtful = said.may_be_late(generation) && Instant::now() < settled;
-            if said.ends(generation) && !doubtful {
+            let late = Instant::now() < settled;
+            let over =
+                |said: &Known| said.ends(generation) && !(late && said.may_be_late(generation));
+            if self.known.with(over) {
                 return;
             }
         }
