@@ -6,3 +6,4 @@ mod image;
 mod join;
 mod memory;
 mod race;
+mod stuck;

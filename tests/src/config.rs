@@ -39,6 +39,9 @@ pub struct Qemu {
     pub accelerator: String,
     /// Pre-started VMMs per shape.
     pub pool: u32,
+    /// The program; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binary: Option<PathBuf>,
 }
 
 /// `[sleep]` of `waker.toml`.
@@ -77,7 +80,7 @@ impl WakerConfig {
             state_dir: root.join("state"),
             apps_dir: root.join("apps.d"),
             socket: WakerSocket { path: root.join("waker.sock") },
-            qemu: Qemu { accelerator, pool: 1 },
+            qemu: Qemu { accelerator, pool: 1, binary: None },
             sleep: WakerSleep {
                 agreement_seconds: 30,
                 flush_seconds: 30,

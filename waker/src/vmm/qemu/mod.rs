@@ -37,8 +37,12 @@ use super::{
 use crate::config::{AcceleratorChoice, MachineConfig, QemuConfig};
 use rouse_protocol::wake::{Outcome, Phase};
 
-/// How long a fresh QEMU may take until it answers on its socket.
-const START: Duration = Duration::from_secs(20);
+/// How long a fresh QEMU may take until it answers on its socket: some 100 ms is usual. One that takes longer than
+/// the first of these is most likely stuck, and another is started; that one has the time of a slow machine.
+const START: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
+/// How long a connection may take until QEMU greets on it, at first and at most. It greets at once or, rarely,
+/// not at all: then another connection is greeted.
+const GREETING: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(8)];
 
 /// QEMU processes: those that serve apps, and those started before they are needed.
 #[derive(Debug)]
@@ -209,7 +213,7 @@ impl Vmm for Qemu {
     async fn adopt(&self, life: &Life, record: &RunRecord) -> Result<Box<dyn Machine>, AdoptError> {
         let process = Process::adopt(record.pid, record.start_ticks)
             .map_err(|_| AdoptError::Gone(record.pid))?;
-        let qmp = Qmp::connect(&args::qmp_socket(&record.runtime)).await?;
+        let qmp = Qmp::connect(&args::qmp_socket(&record.runtime), qmp::COMMAND).await?;
         let agent = args::agent_socket(&record.runtime);
         let control = Control::connect(&agent)
             .await
@@ -246,20 +250,41 @@ impl Started {
 }
 
 impl Starter {
-    /// Starts a QEMU with `args` for its directory, and returns when it answers.
+    /// Starts a QEMU with `args` for its directory, and returns when it answers. One that is stuck is replaced
+    /// once: nobody has given it anything yet.
     pub(crate) async fn start(
         &self,
-        args: impl FnOnce(&Path) -> Vec<String>,
+        args: impl Fn(&Path) -> Vec<String>,
+    ) -> Result<Started, StartError> {
+        let [first, second] = START;
+        match self.start_once(&args, first).await {
+            Err(error @ StartError::Timeout(_)) => {
+                tracing::warn!(%error, "another is started");
+                self.start_once(&args, second).await
+            }
+            other => other,
+        }
+    }
+
+    async fn start_once(
+        &self,
+        args: impl Fn(&Path) -> Vec<String>,
+        patience: Duration,
     ) -> Result<Started, StartError> {
         let runtime = self.directory()?;
-        let started = self.start_in(&runtime, args(&runtime)).await;
+        let started = self.start_in(&runtime, args(&runtime), patience).await;
         if started.is_err() {
             remove(&runtime);
         }
         started
     }
 
-    async fn start_in(&self, runtime: &Path, args: Vec<String>) -> Result<Started, StartError> {
+    async fn start_in(
+        &self,
+        runtime: &Path,
+        args: Vec<String>,
+        patience: Duration,
+    ) -> Result<Started, StartError> {
         let directory = |source| StartError::Directory { path: runtime.to_owned(), source };
         let spawn = |source| StartError::Spawn { program: self.binary.clone(), source };
         let log = runtime.join("vmm.log");
@@ -285,7 +310,7 @@ impl Starter {
 
         let mut exited = process.exited();
         let answered = tokio::select! {
-            answered = tokio::time::timeout(START, connect(runtime)) => answered,
+            answered = tokio::time::timeout(patience, connect(runtime)) => answered,
             how = exited.wait_for(Option::is_some) => {
                 let how = how.ok().and_then(|how| how.clone()).unwrap_or_default();
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -301,7 +326,7 @@ impl Starter {
             }
             Err(_) => {
                 process.kill().await;
-                Err(StartError::Timeout(START))
+                Err(StartError::Timeout(patience))
             }
         }
     }
@@ -326,10 +351,15 @@ pub(crate) const RECORD: &str = "vmm.json";
 async fn connect(runtime: &Path) -> (Qmp, Arc<Control>) {
     // QEMU makes its sockets within some 50 ms of its start; nothing tells when.
     let mut pause = tokio::time::interval(Duration::from_millis(2));
+    let [mut greeting, most] = GREETING;
     loop {
         pause.tick().await;
+        let qmp = Qmp::connect(&args::qmp_socket(runtime), greeting).await;
+        if let Err(QmpError::Timeout { .. }) = qmp {
+            greeting = (greeting * 2).min(most);
+        }
         // The agent's socket is made first, so it is there when QMP answers.
-        if let Ok(qmp) = Qmp::connect(&args::qmp_socket(runtime)).await
+        if let Ok(qmp) = qmp
             && let Ok(control) = Control::connect(&args::agent_socket(runtime)).await
         {
             return (qmp, Arc::new(control));

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 /// How long QEMU may take for one command. All of ours take milliseconds; a machine whose two
 /// cores are busy with other guests takes longer.
-const COMMAND: Duration = Duration::from_secs(20);
+pub(super) const COMMAND: Duration = Duration::from_secs(20);
 
 /// Why QEMU did not do what it was told.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +73,8 @@ impl std::fmt::Debug for Qmp {
 }
 
 impl Qmp {
-    /// Connects and leaves the negotiation behind.
-    pub async fn connect(path: &Path) -> Result<Self, QmpError> {
+    /// Connects and leaves the negotiation behind, which may take `patience`.
+    pub async fn connect(path: &Path, patience: Duration) -> Result<Self, QmpError> {
         let socket = |source| QmpError::Socket { path: path.to_owned(), source };
         let stream = UnixStream::connect(path).await.map_err(socket)?;
         let stream = stream.into_std().map_err(socket)?;
@@ -84,7 +84,7 @@ impl Qmp {
             let (read, write) = tokio::io::split(stream);
             QmpStreamTokio::open_split(read, write).await?.negotiate().await
         };
-        let (service, mut events) = tokio::time::timeout(COMMAND, hello)
+        let (service, mut events) = tokio::time::timeout(patience, hello)
             .await
             .map_err(|_| QmpError::Timeout { command: "qmp_capabilities" })?
             .map_err(socket)?
