@@ -1,8 +1,9 @@
 //! A node: one waker, one proxy, and the apps on them.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -487,12 +488,15 @@ fn unmount_below(dir: &Path) {
     }
 }
 
-/// A port that nobody listens on. It is below those that the system gives to outgoing connections,
-/// so that it is still free when the proxy starts, and again when it restarts.
+/// A port that nobody listens on, and that nobody else of this process is given. It is below those that the
+/// system gives to outgoing connections, so that it is still free when the proxy starts, and again when it restarts.
 pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = rand::rng().random_range(15_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        // Between the look and the start of whoever is to have it another test may look, too.
+        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port) {
             return port;
         }
     }
