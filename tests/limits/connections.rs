@@ -19,7 +19,8 @@ async fn fill(front: &Front, most: usize, reason: &str) -> Vec<TcpStream> {
     for _ in 0..3 {
         assert!(served(front, GREEDY).await.is_none(), "there is no place more");
     }
-    assert_eq!(front.refused(reason).await, before + 3.0, "they are counted");
+    // A little after they are closed; and those before them may be late.
+    assert_eventually!(front.refused(reason).await >= before + 3.0, "they are counted");
     there
 }
 
