@@ -355,6 +355,10 @@ mod tests {
         }
     }
 
+    fn get(admin: &Admin, path: &str) -> Answer {
+        admin.answer(&Method::GET, path, &HeaderMap::new())
+    }
+
     #[test]
     fn routes() {
         let (get, head, post) = (Method::GET, Method::HEAD, Method::POST);
@@ -388,12 +392,12 @@ mod tests {
             assert!(answer.status.is_success() && !answer.body.is_empty(), "{line}: {answer:?}");
         }
         assert_eq!(drained.load(Ordering::Relaxed), 1);
-        assert_eq!(admin.answer(&Method::GET, "/drain", &HeaderMap::new()).allow, Some("POST"));
+        assert_eq!(get(&admin, "/drain").allow, Some("POST"));
         assert_eq!(drained.load(Ordering::Relaxed), 1);
-        let unknown = admin.answer(&Method::GET, "/nothing", &HeaderMap::new());
+        let unknown = get(&admin, "/nothing");
         assert_eq!(unknown.status, 404);
         assert!(String::from_utf8(unknown.body).unwrap().contains("/readyz"));
-        assert_eq!(admin.answer(&Method::GET, "/apps/other", &HeaderMap::new()).status, 404);
+        assert_eq!(get(&admin, "/apps/other").status, 404);
     }
 
     #[test]
@@ -408,29 +412,22 @@ mod tests {
         }
         admin.read_only = true;
         assert_eq!(admin.answer(&Method::POST, "/drain", &HeaderMap::new()).status, 403);
-        assert_eq!(admin.answer(&Method::GET, "/holds", &HeaderMap::new()).status, 200);
+        assert_eq!(get(&admin, "/holds").status, 200);
         assert_eq!(drained.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn an_app_is_told_whole() {
         let admin = admin(&Arc::default());
-        let row: Value = serde_json::from_slice(
-            &admin.answer(&Method::GET, "/apps/static", &HeaderMap::new()).body,
-        )
-        .unwrap();
+        let row: Value = serde_json::from_slice(&get(&admin, "/apps/static").body).unwrap();
         assert_eq!(row["id"], "static");
         assert_eq!(row["hosts"], serde_json::json!(["static.test"]));
         assert_eq!((&row["state"], &row["gate"]), (&"awake".into(), &"open".into()));
         assert_eq!((&row["generation"], &row["holds"]), (&0.into(), &0.into()));
         assert!(row["idle_seconds"].as_f64().is_some());
-        let rows: Value =
-            serde_json::from_slice(&admin.answer(&Method::GET, "/apps", &HeaderMap::new()).body)
-                .unwrap();
+        let rows: Value = serde_json::from_slice(&get(&admin, "/apps").body).unwrap();
         assert_eq!(rows.as_array().map(Vec::len), Some(1));
-        let rows: Value =
-            serde_json::from_slice(&admin.answer(&Method::GET, "/holds", &HeaderMap::new()).body)
-                .unwrap();
+        let rows: Value = serde_json::from_slice(&get(&admin, "/holds").body).unwrap();
         assert_eq!(rows[0]["oldest_ms"], Value::Null);
     }
 
@@ -442,9 +439,9 @@ mod tests {
             assert_eq!(ready(synced, stopping).status.as_u16(), status);
         }
         let admin = admin(&Arc::default());
-        assert_eq!(admin.answer(&Method::GET, "/readyz", &HeaderMap::new()).status, 200);
+        assert_eq!(get(&admin, "/readyz").status, 200);
         admin.rouse.stop();
-        assert_eq!(admin.answer(&Method::GET, "/readyz", &HeaderMap::new()).status, 503);
-        assert_eq!(admin.answer(&Method::GET, "/healthz", &HeaderMap::new()).status, 200);
+        assert_eq!(get(&admin, "/readyz").status, 503);
+        assert_eq!(get(&admin, "/healthz").status, 200);
     }
 }

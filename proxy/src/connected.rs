@@ -1,7 +1,7 @@
 //! What is known of a connection from a visitor, for as long as it stands.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use base64::Engine as _;
@@ -31,9 +31,8 @@ pub struct Connected {
     header: AtomicU8,
     /// How many headers were whole.
     requests: AtomicU32,
+    /// Until the first of them.
     fresh: Mutex<Option<Fresh>>,
-    /// There is something in `fresh`.
-    is_fresh: AtomicBool,
 }
 
 /// A peer's certificate, which was checked.
@@ -101,7 +100,6 @@ impl Connected {
             header: AtomicU8::new(READING),
             requests: AtomicU32::new(0),
             fresh: Mutex::new(Some(fresh)),
-            is_fresh: AtomicBool::new(true),
         }
     }
 
@@ -132,10 +130,9 @@ impl Connected {
     }
 
     pub(crate) fn header_whole(&self) {
-        if self.header.swap(WHOLE, Ordering::Relaxed) != WHOLE {
-            self.requests.fetch_add(1, Ordering::Relaxed);
-        }
-        if self.is_fresh.load(Ordering::Relaxed) && self.is_fresh.swap(false, Ordering::Relaxed) {
+        if self.header.swap(WHOLE, Ordering::Relaxed) != WHOLE
+            && self.requests.fetch_add(1, Ordering::Relaxed) == 0
+        {
             // Nothing panics under the lock.
             drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());
         }

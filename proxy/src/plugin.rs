@@ -239,9 +239,6 @@ impl Rouse {
     /// answers in the app's place what its policy has for that, a health check of a sleeping app say.
     /// True: it is answered. Where this is not called, such requests wake.
     pub async fn request_filter(&self, session: &mut Session, visit: &mut Visit) -> Result<bool> {
-        if let Some(connected) = Connected::of(session) {
-            connected.header_whole();
-        }
         let http = session.as_downstream_mut();
         http.set_write_timeout(Some(WRITE));
         http.set_total_drain_timeout(Some(DRAIN));
@@ -441,7 +438,7 @@ impl Rouse {
                 | ErrorType::ConnectError
         );
         match visit.visitor.as_mut().filter(|visitor| sleeps(visitor)) {
-            Some(visitor) if ours && !peer::for_want_of_ours(&error) => {
+            Some(visitor) if ours => {
                 visitor.down();
                 error.set_retry(true);
             }

@@ -67,17 +67,22 @@ async fn a_long_upload_arrives_whole_and_the_app_s_trailers_come_back() {
 async fn an_empty_frame_at_the_end_leaves_the_apps_connection_clean() {
     let world = World::new().await;
     let mut frames = world.frames().await;
-    for stream in [1, 3, 5, 7] {
+    // An answer can be here before its connection is back in the pool: then the next request has another.
+    for stream in (1..80).step_by(2) {
         let head = request("POST", ORIGIN_HOST, "/page");
         frames.send(kind::HEADERS, END_HEADERS, stream, &head).await;
         frames.send(kind::DATA, 0, stream, b"hello").await;
         frames.send(kind::DATA, 0, stream, b"").await;
         frames.send(kind::DATA, END_STREAM, stream, b"").await;
         frames.stream(stream).await;
+        let requests = world.origin.requests();
+        if requests.iter().filter(|r| r.connection == 0).count() == 4 {
+            break;
+        }
     }
     let requests = world.origin.requests();
-    assert_eq!(requests.len(), 4);
-    assert!(requests.iter().all(|r| r.body == b"hello" && r.connection == 0), "{requests:#?}");
+    assert_eq!(requests.iter().filter(|r| r.connection == 0).count(), 4, "{requests:#?}");
+    assert!(requests.iter().all(|r| r.body == b"hello"), "{requests:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -84,10 +84,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let few = lab.waker("few", FEW)?;
     let many = lab.waker("many", MANY)?;
     let mut peers = vec![
-        lab.rouse("rouse", &few, HOST, false)?,
-        lab.rouse("rouse_many", &many, HOST, false)?,
-        lab.rouse("rouse_app", &many, AWAKE_HOST, false)?,
-        lab.rouse("rouse_log", &few, HOST, true)?,
+        lab.rouse(("rouse", "rouse, 10 apps"), &few, HOST, false)?,
+        lab.rouse(("rouse_many", "rouse, 10,000 apps"), &many, HOST, false)?,
+        lab.rouse(("rouse_app", "rouse, an awake app of 10,000"), &many, AWAKE_HOST, false)?,
+        lab.rouse(("rouse_log", "rouse, access log on"), &few, HOST, true)?,
         lab.bare()?,
     ];
     match lab.guide()? {

@@ -21,11 +21,6 @@ async fn visitor(world: &World) -> TcpStream {
     stream
 }
 
-/// Nobody is there any more: an answer is through here a moment after its client has it.
-async fn through(world: &World) {
-    eventually("all are through", async || world.proxy.app().await["in_flight"] == 0).await;
-}
-
 #[tokio::test]
 async fn two_hundred_visitors_are_one_wake() {
     let world = World::with("[hold]\nrelease_at_once = 20\n", |plan| {
@@ -114,7 +109,7 @@ async fn a_paused_app_is_woken_in_the_same_life_and_on_new_connections() {
     let world = World::new("").await;
     assert_eq!(world.get("/").await.status, 200);
     let from = world.guest.seen()[0].from;
-    through(&world).await;
+    world.through().await;
     assert_eq!(world.waker.pause().await, Ok(Generation(1)));
     eventually("the proxy knows", async || {
         world.proxy.metric("rouse_apps{state=\"paused\"}").await == 1.0
@@ -153,11 +148,11 @@ async fn the_waker_is_told_of_the_first_byte_of_each_wake() {
     assert_eq!(phases, [Phase::Hold, Phase::Gate, Phase::Release, Phase::App]);
     assert!(served.phases.iter().any(|phase| phase.us > 0), "{served:?}");
 
-    through(&world).await;
+    world.through().await;
     world.waker.pause().await.unwrap();
     assert_eq!(world.get("/").await.status, 200);
     assert_eq!(told(2).await.generation, Generation(1));
-    through(&world).await;
+    world.through().await;
     world.waker.sleep().await.unwrap();
     assert_eq!(world.get("/").await.status, 200);
     assert_eq!(told(3).await.generation, Generation(2));
@@ -170,7 +165,7 @@ async fn who_leaves_before_its_answer_leaves_the_telling_to_the_next() {
     let first = visitor(&world).await;
     eventually("the app has it", async || world.guest.seen().len() == 1).await;
     drop(first);
-    through(&world).await;
+    world.through().await;
     assert!(world.waker.served().is_empty());
     let reply = world.get("/").await;
     assert_eq!((reply.status, reply.header("rouse-wake")), (200, None));
@@ -187,7 +182,7 @@ async fn what_is_in_flight_keeps_an_app_awake() {
     assert_eq!(world.waker.sleep().await, Err("busy"));
     let reply = client::read(&mut slow).await;
     assert_eq!((reply.status, &*reply.body), (200, "slow"));
-    through(&world).await;
+    world.through().await;
     assert_eq!(world.waker.sleep().await, Ok(Generation(1)));
     assert_eq!(world.waker.wakes(), 1, "asking whether it may sleep disturbed nobody");
 }

@@ -62,6 +62,11 @@ impl World {
         Self { proxy, waker, guest }
     }
 
+    /// Nobody is there any more: an answer is through here a moment after its client has it.
+    async fn through(&self) {
+        eventually("all are through", async || self.proxy.app().await["in_flight"] == 0).await;
+    }
+
     async fn get(&self, path: &str) -> Reply {
         self.request(&format!("GET {path} HTTP/1.1\r\nHost: hello.test\r\n")).await
     }

@@ -76,6 +76,7 @@ async fn budgets_that_are_used_up_are_told_with_their_time() {
     {
         let world = world(json!({"wake": {budget: rate}})).await;
         assert_eq!(world.get("/").await.status, 200);
+        world.through().await;
         world.waker.sleep().await.unwrap();
         eventually("it sleeps", async || world.proxy.app().await["state"] == "asleep").await;
         let reply = world.get("/").await;

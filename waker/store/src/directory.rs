@@ -96,14 +96,6 @@ impl Failed {
     }
 }
 
-fn span_of(span: &Span, size: u64) -> std::ops::Range<u64> {
-    match span {
-        Span::All => 0..size,
-        Span::Range(r) => r.start.min(size)..r.end.min(size).max(r.start.min(size)),
-        Span::Last(n) => size.saturating_sub(*n)..size,
-    }
-}
-
 fn body(key: Key, file: Arc<File>, range: std::ops::Range<u64>) -> Body {
     Box::pin(stream::try_unfold(range, move |left| {
         let (file, key) = (file.clone(), key.clone());
@@ -155,7 +147,7 @@ impl Store for Directory {
         if expected.is_some_and(|e| *e != meta.version) {
             return Err(StoreError::Changed { key: key.clone() });
         }
-        let range = span_of(&span, meta.size);
+        let range = span.of(meta.size);
         let body = body(key.clone(), Arc::new(file), range.clone());
         Ok(Got { size: meta.size, version: meta.version, range, body })
     }

@@ -59,6 +59,20 @@ pub enum Span {
     Last(u64),
 }
 
+impl Span {
+    /// Which bytes they are of an object of `size` bytes; none where it does not reach so far.
+    pub fn of(&self, size: u64) -> Range<u64> {
+        match self {
+            Self::All => 0..size,
+            Self::Range(range) => {
+                let start = range.start.min(size);
+                start..range.end.clamp(start, size)
+            }
+            Self::Last(last) => size.saturating_sub(*last)..size,
+        }
+    }
+}
+
 /// The bytes of an object as they come. It ends early only with an error.
 pub type Body = Pin<Box<dyn Stream<Item = Result<Bytes, StoreError>> + Send>>;
 

@@ -58,7 +58,7 @@ impl Lab<'_> {
     /// `rouse-proxy`, which knows the apps of `waker`, and the origin as an app that never sleeps.
     pub(super) fn rouse(
         &self,
-        name: &'static str,
+        (name, title): (&'static str, &'static str),
         waker: &Waker,
         host: &'static str,
         log: bool,
@@ -92,12 +92,6 @@ impl Lab<'_> {
         let program = machine::beside("rouse-proxy")?;
         let arguments = ["--config".into(), file];
         let server = Server::start(name, &program, &arguments, self.core, self.dir)?;
-        let title = match name {
-            "rouse_many" => "rouse, 10,000 apps",
-            "rouse_app" => "rouse, an awake app of 10,000",
-            "rouse_log" => "rouse, access log on",
-            _ => "rouse, 10 apps",
-        };
         Ok(Peer { name, title, host, address, server })
     }
 

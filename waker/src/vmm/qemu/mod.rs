@@ -40,8 +40,8 @@ use rouse_protocol::wake::{Outcome, Phase};
 /// How long a fresh QEMU may take until it answers on its socket: some 100 ms is usual. One that takes longer than
 /// the first of these is most likely stuck, and another is started; that one has the time of a slow machine.
 const START: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
-/// How long a connection may take until QEMU greets on it, at first and at most. It greets at once or, rarely,
-/// not at all: then another connection is greeted.
+/// How long a connection may take until QEMU greets on it, at first and at most. Usually it greets at once. One that
+/// did not answer for 20 s has been seen, and not why: another connection costs nothing.
 const GREETING: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(8)];
 
 /// QEMU processes: those that serve apps, and those started before they are needed.

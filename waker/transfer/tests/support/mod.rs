@@ -172,11 +172,7 @@ impl Store for Memory {
     ) -> Result<Got, StoreError> {
         let there = self.object(key);
         let size = there.as_ref().map_or(0, |bytes| bytes.len() as u64);
-        let range = match span {
-            Span::All => 0..size,
-            Span::Range(range) => range.start.min(size)..range.end.min(size),
-            Span::Last(last) => size.saturating_sub(last)..size,
-        };
+        let range = span.of(size);
         let (spoil, _) = self.meet(Call::Get(range.clone())).await?;
         let there = there.ok_or_else(|| StoreError::NotFound { key: key.clone() })?;
         let version = version_of(&there);
