@@ -50,7 +50,10 @@ pub use layer::{
     MergeInPlaceError, Merged, MergedInPlace, ReadImageError, VmmDiffError, VmmDiffOptions,
     WriteImageError, diff, flatten, journal_path, merge_copy, merge_in_place, vmm_diff,
 };
-pub use map::{MAX_MEM_SIZE, Map, OpenMapError, TooManyWindows, WithoutParent, WriteMapError};
+pub use map::{
+    MAX_MEM_SIZE, Map, OpenMapError, StackError, Stacked, TooManyWindows, WithoutParent,
+    WriteMapError,
+};
 pub use read_at::ReadAt;
 pub use sparsify::{
     Known, Punching, RefreshError, Sparsified, SparsifyError, SparsifyOptions, ToCopy, ToPunch,

@@ -2,6 +2,7 @@
 
 mod layout;
 mod read;
+mod whole_windows;
 mod write;
 
 use std::io;
@@ -15,6 +16,7 @@ use crate::units::{Counts, MAX_WINDOWS, PageState, PageStates, Runs, UnknownPage
 use crate::working_set::WorkingSet;
 
 pub use read::OpenMapError;
+pub use whole_windows::{StackError, Stacked};
 pub use write::WriteMapError;
 
 /// The largest image, in bytes, whose map is written or read: 1 TiB, whose two bitmaps are

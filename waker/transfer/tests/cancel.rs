@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Arc;
 
 use rouse_snapshot_format::{PackOptions, pack};
-use rouse_transfer::{Fill, FillError, FillOptions, Patience, Remote};
+use rouse_transfer::{Fill, FillError, FillOptions, Layers, Patience, Remote};
 use support::images::{Fixture, noise};
 use support::{Fault, Memory, key};
 
@@ -37,7 +37,8 @@ async fn a_fill_that_is_cancelled_or_dropped_leaves_no_thread_and_no_request() {
             if asked > 2 { Fault::Hang } else { Fault::None }
         });
         let file = fs::File::create(fixture.path(&format!("{at}.img"))).unwrap();
-        let fill = Fill::start(remote, file, FillOptions::default()).unwrap();
+        let fill =
+            Fill::start(Layers::new(vec![remote]).unwrap(), file, FillOptions::default()).unwrap();
         // A thread names itself once it runs.
         while threads() == 0 {
             tokio::task::yield_now().await;

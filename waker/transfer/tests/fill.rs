@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rouse_snapshot_format::{PackOptions, Packed, pack};
+use rouse_snapshot_format::{Image, PackOptions, Packed, pack};
 use rouse_store::StoreError;
-use rouse_transfer::{Fill, FillError, FillOptions, Patience, Remote};
+use rouse_transfer::{Fill, FillError, FillOptions, Layers, Patience, Remote};
 use support::images::{Fixture, noise};
 use support::{Call, Fault, Memory, key, throttled, unavailable};
 
@@ -48,7 +48,7 @@ impl Case {
     }
 
     fn file(&self) -> File {
-        File::create_new(self.fixture.path("filled.img")).unwrap()
+        self.fixture.file_to_fill()
     }
 
     /// Opens it, and fills the file by this rule.
@@ -56,7 +56,7 @@ impl Case {
         let remote = self.remote().await;
         self.memory.forget_calls();
         self.memory.rule(rule);
-        Fill::start(remote, self.file(), OPTIONS).unwrap()
+        Fill::start(Layers::new(vec![remote]).unwrap(), self.file(), OPTIONS).unwrap()
     }
 
     fn filled(&self) -> Vec<u8> {
@@ -165,7 +165,8 @@ async fn what_no_try_mends_ends_it_by_name() {
     let one = case();
     let remote = one.remote().await;
     one.memory.set(&key("a"), one.memory.object(&key("a")).unwrap().slice(1..));
-    let end = error(Fill::start(remote, one.file(), OPTIONS).unwrap()).await;
+    let end =
+        error(Fill::start(Layers::new(vec![remote]).unwrap(), one.file(), OPTIONS).unwrap()).await;
     let changed = |e: &_| matches!(e, StoreError::Changed { .. });
     assert!(matches!(&end, FillError::Store { source, .. } if changed(source)), "{end}");
 }
@@ -236,4 +237,52 @@ proptest! {
             prop_assert!(asked <= 1 + metrics.retries + metrics.hedges);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_are_filled_from_as_one_image() {
+    // Each is the one before with some windows changed: to noise, and to zeros.
+    let base = Fixture::new(noise(4000, 9, 3), &[5]);
+    let mut bytes = base.bytes.clone();
+    bytes[20 * (64 << 10)..24 * (64 << 10)].copy_from_slice(&noise(64, 9, 11));
+    bytes[30 * (64 << 10)..31 * (64 << 10)].fill(0);
+    let second = Fixture::new(bytes.clone(), &[21, 5, 40]);
+    bytes[22 * (64 << 10)..23 * (64 << 10)].copy_from_slice(&noise(16, 3, 12));
+    let third = Fixture::new(bytes, &[22, 21, 5, 40]);
+    let memory = Arc::new(Memory::new());
+    let mut remotes = Vec::new();
+    let mut below: Option<&Fixture> = None;
+    for (name, fixture) in [("a", &base), ("b", &second), ("c", &third)] {
+        let map = match below {
+            Some(below) => fixture.map.layer_over(&below.map).unwrap(),
+            None => fixture.map.clone(),
+        };
+        let image = Image::with_map(fixture.path("memory.img"), map).unwrap();
+        let mut archive = Vec::new();
+        let packed = pack(&image, &mut archive, &PackOptions::default()).unwrap();
+        memory.set(&key(name), archive.into());
+        let Packed { bytes, index_blake3, .. } = packed;
+        let patience = &OPTIONS.patience;
+        let remote = Remote::open(memory.clone(), key(name), index_blake3, bytes, patience);
+        remotes.push(remote.await.unwrap());
+        below = Some(fixture);
+    }
+    let layers = Layers::new(remotes).unwrap();
+    assert_eq!(layers.map(), &third.map);
+    // A layer is as large as what changed.
+    let sizes: Vec<u64> = layers.remotes().iter().map(Remote::size).collect();
+    assert!(sizes[1] < sizes[0] / 20 && sizes[2] < sizes[1], "{sizes:?}");
+    assert!(layers.working_set_bytes() < layers.bytes() / 20);
+    let fill = Fill::start(layers, third.file_to_fill(), OPTIONS).unwrap();
+    fill.working_set().await.unwrap();
+    for window in [22_u64, 21, 5, 40] {
+        let bytes = third.map.window_bytes(window);
+        let file = File::open(third.path("filled.img")).unwrap();
+        let mut there = vec![0; (bytes.end - bytes.start) as usize];
+        file.read_exact_at(&mut there, bytes.start).unwrap();
+        assert!(there == third.bytes[bytes.start as usize..bytes.end as usize], "{window}");
+    }
+    fill.need(23).await.unwrap();
+    fill.whole().await.unwrap();
+    assert!(fs::read(third.path("filled.img")).unwrap() == third.bytes);
 }

@@ -12,11 +12,11 @@ use super::work::Job;
 
 /// Brings the frames of `ask` as far as they are still of use, and hands each over when it is whole.
 pub(super) async fn fetch(shared: &Shared, ask: &Ask) -> Result<(), StoreError> {
-    let remote = &shared.remote;
     let frame = |number: usize| {
-        remote.index().frame(number).ok_or_else(|| broken(shared, "there is no such frame"))
+        let frame = shared.layers.frame(number);
+        frame.ok_or_else(|| broken(shared, ask, "there is no such frame"))
     };
-    let (first, last) = (frame(ask.frames.start)?, frame(ask.frames.end - 1)?);
+    let ((remote, first), (_, last)) = (frame(ask.frames.start)?, frame(ask.frames.end - 1)?);
     let wanted = first.offset..last.offset + u64::from(last.length);
     let stall = shared.options.stall;
     let stalled = |_| StoreError::Unavailable {
@@ -26,7 +26,7 @@ pub(super) async fn fetch(shared: &Shared, ask: &Ask) -> Result<(), StoreError> 
     let get = remote.store().get(remote.key(), Span::Range(wanted.clone()), Some(remote.version()));
     let mut got = timeout(stall, get).await.map_err(stalled)??;
     if got.range != wanted || got.size != remote.size() {
-        return Err(broken(shared, "other bytes came than were asked for"));
+        return Err(broken(shared, ask, "other bytes came than were asked for"));
     }
     let mut left = ask.frames.clone();
     let Some(mut number) = left.next() else { return Ok(()) };
@@ -34,7 +34,7 @@ pub(super) async fn fetch(shared: &Shared, ask: &Ask) -> Result<(), StoreError> 
     let mut frame_bytes = buffer(shared, length);
     loop {
         let some = timeout(stall, got.body.next()).await.map_err(stalled)?;
-        let mut some = some.ok_or_else(|| broken(shared, "it ended early"))??;
+        let mut some = some.ok_or_else(|| broken(shared, ask, "it ended early"))??;
         while !some.is_empty() {
             let take = some.len().min(length - frame_bytes.len());
             frame_bytes.extend_from_slice(&some.split_to(take));
@@ -47,7 +47,7 @@ pub(super) async fn fetch(shared: &Shared, ask: &Ask) -> Result<(), StoreError> 
                 Some(next) => number = next,
                 None => return Ok(()),
             }
-            length = frame(number)?.length as usize;
+            length = frame(number)?.1.length as usize;
             frame_bytes = buffer(shared, length);
         }
         if !shared.lock().plan.is_of_use(ask.id) {
@@ -75,6 +75,7 @@ fn land(shared: &Shared, ask: &Ask, frame: usize, bytes: Vec<u8>) {
     }
 }
 
-fn broken(shared: &Shared, detail: &str) -> StoreError {
-    StoreError::Corrupt { key: shared.remote.key().clone(), detail: detail.into() }
+fn broken(shared: &Shared, ask: &Ask, detail: &str) -> StoreError {
+    let key = shared.layers.key_of(ask.frames.start).clone();
+    StoreError::Corrupt { key, detail: detail.into() }
 }

@@ -1,4 +1,4 @@
-//! Fills a sparse file from an archive in a store.
+//! Fills a sparse file from the archives of an image in a store.
 //!
 //! Memory, besides the index and some 60 bytes for each frame: at most 128 MiB, whatever the image and
 //! whatever the store does. At most 50 MiB are asked for and not yet written, each of which may be there twice (as it
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use self::shared::Shared;
-use crate::remote::Remote;
+use crate::layers::Layers;
 use crate::retry::Patience;
 
 pub use self::error::{FillError, StartError};
@@ -50,7 +50,7 @@ impl Default for FillOptions {
     }
 }
 
-/// A sparse file that is being filled from an archive.
+/// A sparse file that is being filled.
 ///
 /// A window that is there is never written again, so whoever waited for it may write to it while the
 /// rest comes in. Dropping it ends it.
@@ -64,11 +64,11 @@ pub struct Fill {
 impl Fill {
     /// Begins to fill `file`, which must be empty: makes it as large as the image, and refuses if its file system
     /// has no room for the DATA. To be called within a Tokio runtime.
-    pub fn start(remote: Remote, file: File, options: FillOptions) -> Result<Self, StartError> {
-        let map = remote.map();
+    pub fn start(layers: Layers, file: File, options: FillOptions) -> Result<Self, StartError> {
+        let map = layers.map();
         admission(map, &file)?;
         file.set_len(map.mem_size()).map_err(StartError::File)?;
-        let shared = Arc::new(Shared::new(remote, file, options));
+        let shared = Arc::new(Shared::new(layers, file, options));
         let workers = work::Workers::start(&shared).map_err(StartError::Thread)?;
         let mut driver = JoinSet::new();
         driver.spawn(run::drive(Arc::clone(&shared), workers));
@@ -95,11 +95,11 @@ impl Fill {
     }
 
     fn ask(&self, window: u64) -> Result<Option<oneshot::Receiver<()>>, FillError> {
-        let map = self.shared.remote.map();
+        let map = self.shared.layers.map();
         if window >= map.windows() {
             return Err(FillError::Unknown { window, windows: map.windows() });
         }
-        match self.shared.remote.index().frame_of(window) {
+        match self.shared.layers.frame_of(window) {
             // It is a hole, which it was from the start.
             None => Ok(None),
             Some(frame) => self.shared.wait_for(frame),
@@ -124,7 +124,7 @@ impl Fill {
 
     /// The map of the image.
     pub fn map(&self) -> &Map {
-        self.shared.remote.map()
+        self.shared.layers.map()
     }
 
     /// How far it is.

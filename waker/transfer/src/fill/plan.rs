@@ -57,10 +57,13 @@ pub(super) struct Hedging {
     pub(super) share: u64,
 }
 
-/// The frames of one archive, in the order of the file: the working set's come first.
+/// The frames of an image, in the order in which they are fetched: the working set's come first.
 #[derive(Debug)]
 pub(super) struct Plan {
+    /// How many bytes all before each have, and all together.
     offsets: Vec<u64>,
+    /// Whether each lies right behind the one before, in the same object: only then one request brings both.
+    follows: Vec<bool>,
     states: Vec<State>,
     /// By how many requests each is on its way.
     holders: Vec<u8>,
@@ -83,11 +86,18 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Of frames that lie between these offsets, of which the first `working_set` are the working set's.
-    pub(super) fn new(offsets: Vec<u64>, working_set: usize, pace: Pace, hedging: Hedging) -> Self {
+    /// Of frames between these offsets, of which the first `working_set` are the working set's.
+    pub(super) fn new(
+        offsets: Vec<u64>,
+        follows: Vec<bool>,
+        working_set: usize,
+        pace: Pace,
+        hedging: Hedging,
+    ) -> Self {
         let frames = offsets.len().saturating_sub(1);
         Self {
             offsets,
+            follows,
             states: vec![State::Missing; frames],
             holders: vec![0; frames],
             working_set: working_set.min(frames),
@@ -210,6 +220,7 @@ impl Plan {
     fn run(&self, first: usize, most: u64, end: usize) -> Range<usize> {
         let mut next = first + 1;
         while next < end
+            && self.follows[next]
             && self.states[next] == State::Missing
             && self.bytes(first..next + 1) <= most
         {

@@ -127,7 +127,11 @@ fn ended(shared: &Shared, tries: &mut Tries, ask: &Ask, outcome: Result<(), Stor
         Some(wait) => inner.plan.rest(now + wait, ask.fault),
         None => {
             drop(inner);
-            shared.fail(FillError::Store { key: shared.remote.key().clone(), frame, source });
+            shared.fail(FillError::Store {
+                key: shared.layers.key_of(frame).clone(),
+                frame,
+                source,
+            });
         }
     }
 }

@@ -16,7 +16,7 @@ use super::error::FillError;
 use super::pace::Pace;
 use super::plan::{Hedging, Plan};
 use super::{FillOptions, work};
-use crate::remote::Remote;
+use crate::layers::Layers;
 
 /// One of so many requests may be a hedge.
 const HEDGE_SHARE: u64 = 10;
@@ -61,7 +61,7 @@ pub(super) struct Inner {
 }
 
 pub(super) struct Shared {
-    pub(super) remote: Remote,
+    pub(super) layers: Layers,
     pub(super) file: File,
     pub(super) options: FillOptions,
     pub(super) cancel: CancellationToken,
@@ -75,23 +75,21 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(remote: Remote, file: File, options: FillOptions) -> Self {
-        let index = remote.index();
-        let frames = (0..index.frames()).filter_map(|number| index.frame(number));
-        let mut offsets = Vec::with_capacity(index.frames() + 1);
+    pub(super) fn new(layers: Layers, file: File, options: FillOptions) -> Self {
+        let mut offsets = vec![0];
         let mut end = 0;
-        for frame in frames {
-            offsets.push(frame.offset);
-            end = frame.offset + u64::from(frame.length);
+        for (_, frame) in layers.frames() {
+            end += u64::from(frame.length);
+            offsets.push(end);
         }
-        offsets.push(end);
+        let follows = (0..offsets.len() - 1).map(|number| layers.follows(number)).collect();
         let hedging = Hedging { floor: options.hedge_after, share: HEDGE_SHARE };
         let pace = Pace::new(Duration::ZERO);
-        let plan = Plan::new(offsets, index.working_set_frames(), pace, hedging);
+        let plan = Plan::new(offsets, follows, layers.working_set_frames(), pace, hedging);
         let status =
             Status { working_set: plan.working_set_is_there(), over: false, failed: false };
         Self {
-            remote,
+            layers,
             file,
             options,
             cancel: CancellationToken::new(),
@@ -185,7 +183,7 @@ impl Shared {
         let over = *times >= self.options.patience.tries;
         drop(inner);
         if over {
-            let (key, source) = (self.remote.key().clone(), Arc::new(source));
+            let (key, source) = (self.layers.key_of(frame).clone(), Arc::new(source));
             self.fail(FillError::Corrupt { key, frame, source });
         }
         self.kick.notify_one();
@@ -226,6 +224,6 @@ impl Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("remote", &self.remote).finish_non_exhaustive()
+        f.debug_struct("Shared").field("layers", &self.layers).finish_non_exhaustive()
     }
 }

@@ -134,12 +134,12 @@ fn work(shared: &Shared) {
 }
 
 fn place(shared: &Shared, decoder: &mut Decoder, job: &Job) {
-    let Some(frame) = shared.remote.index().frame(job.frame) else { return };
+    let Some((remote, frame)) = shared.layers.frame(job.frame) else { return };
     let packed = match decoder.decode(&frame, &job.bytes) {
         Ok(packed) => packed,
         Err(error) => return shared.spoilt(job.frame, job.fault, error),
     };
-    for (bytes, place) in shared.remote.map().data_runs(frame.window.into()) {
+    for (bytes, place) in remote.map().data_runs(frame.window.into()) {
         if let Err(source) = shared.file.write_all_at(&packed[place], bytes.start) {
             let (offset, source) = (bytes.start, Arc::new(source));
             return shared.fail(FillError::Write { offset, source });

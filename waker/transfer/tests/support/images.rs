@@ -32,6 +32,11 @@ impl Fixture {
         Image::with_map(self.dir.path().join("memory.img"), self.map.clone()).unwrap()
     }
 
+    /// An empty file for the same image.
+    pub(crate) fn file_to_fill(&self) -> fs::File {
+        fs::File::create_new(self.path("filled.img")).unwrap()
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

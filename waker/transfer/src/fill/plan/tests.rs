@@ -10,8 +10,9 @@ fn plan(lengths: &[u64], working_set: usize) -> Plan {
         end += length;
         end
     });
-    let offsets = std::iter::once(0).chain(ends).collect();
-    Plan::new(offsets, working_set, Pace::new(Duration::ZERO), HEDGING)
+    let offsets: Vec<u64> = std::iter::once(0).chain(ends).collect();
+    let follows = (0..offsets.len() - 1).map(|frame| frame > 0).collect();
+    Plan::new(offsets, follows, working_set, Pace::new(Duration::ZERO), HEDGING)
 }
 
 fn land(plan: &mut Plan, ask: &Ask) {
