@@ -212,6 +212,12 @@ impl Answer {
                     "This server is full",
                     "There is no room on this server to start the site now. Others may go to sleep.",
                 ),
+                FailureCode::Elsewhere => Self::new(
+                    UNAVAILABLE,
+                    "elsewhere",
+                    "The site is on another server",
+                    "This server does not have the site now. The one that does may give it back.",
+                ),
                 _ => Self::new(
                     UNAVAILABLE,
                     "wake-failed",
@@ -430,6 +436,8 @@ mod tests {
             (Refusal::from_failure(failure(FailureCode::Vmm)), 503, "wake-failed", Some(1)),
             (Refusal::from_failure(failure(FailureCode::Storage)), 503, "wake-failed", Some(1)),
             (Refusal::from_failure(failure(FailureCode::Locked)), 503, "wake-failed", Some(1)),
+            (Refusal::from_failure(failure(FailureCode::Store)), 503, "wake-failed", Some(1)),
+            (Refusal::from_failure(failure(FailureCode::Elsewhere)), 503, "elsewhere", Some(1)),
             (
                 Refusal::from_failure(failure(FailureCode::Stopping)),
                 503,

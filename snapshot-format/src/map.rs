@@ -118,6 +118,12 @@ impl Map {
         self
     }
 
+    /// The same image under another id.
+    pub fn with_image_id(mut self, image_id: ImageId) -> Self {
+        self.image_id = image_id;
+        self
+    }
+
     /// With another working set; windows that the image does not have, and what is over
     /// [`WorkingSet::limit`], are dropped from it.
     pub fn with_working_set(mut self, mut working_set: WorkingSet) -> Self {

@@ -23,6 +23,41 @@ pub struct WakerConfig {
     pub sleep: WakerSleep,
     /// How they wake.
     pub wake: Wake,
+    /// Where generations go; none: they stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<Store>,
+}
+
+/// `[store]` of `waker.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Store {
+    /// The node's name there.
+    pub node: String,
+    /// Where it is, if it is a directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// Whether apps move; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moving: Option<bool>,
+    /// How many older generations are kept; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<usize>,
+    /// What is younger is never removed; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u64>,
+}
+
+impl Store {
+    /// A store in this directory, as `node` uses it.
+    pub fn directory(node: &str, path: &Path) -> Self {
+        Self {
+            node: node.to_owned(),
+            directory: Some(path.to_owned()),
+            moving: None,
+            keep: None,
+            grace_seconds: None,
+        }
+    }
 }
 
 /// `[socket]` of `waker.toml`.
@@ -93,6 +128,7 @@ impl WakerConfig {
                 restore_seconds: 60,
                 failed_before_park: 5,
             },
+            store: None,
         }
     }
 }

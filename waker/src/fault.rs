@@ -28,6 +28,16 @@ pub const POINTS: &[&str] = &[
     "trim",
     "fresh",
     "disk",
+    "store-memory",
+    "store-layers",
+    "store-manifest",
+    "store-freeing",
+    "store-freed",
+    "store-taking",
+    "store-taken",
+    "store-fetching",
+    "store-fetched",
+    "store-adopted",
 ];
 
 /// What the point is armed with: an error, or this process's end. Nothing, normally.

@@ -2,7 +2,8 @@
 //!
 //! One task an app ([`app`]) owns that app's state machine ([`lifecycle`], pure) and carries out
 //! what it decides, on images ([`image`]) and virtual machine monitors ([`vmm`]). The [`registry`]
-//! keeps the apps, the [`server`] is what proxies and operators talk to.
+//! keeps the apps, the [`server`] is what proxies and operators talk to. What leaves the node and comes back
+//! is the [`store`]'s.
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -16,4 +17,5 @@ pub mod metrics;
 pub mod pressure;
 pub mod registry;
 pub mod server;
+pub mod store;
 pub mod vmm;

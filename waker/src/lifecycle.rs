@@ -237,8 +237,8 @@ pub enum Event {
 pub enum WakeEnd {
     /// A VM of this life runs.
     Ready(Generation),
-    /// The node had no room. It says nothing about the app.
-    NoRoom,
+    /// This node can't now: it has no room, or another has the app. It says nothing about the app.
+    Unable,
     /// It failed.
     Failed(String),
 }
@@ -301,8 +301,8 @@ pub enum WakeAnswer {
     Awake,
     /// This wake has failed.
     Failed,
-    /// The node has no room.
-    NoRoom,
+    /// This node can't now.
+    Unable,
     /// A wake failed a moment ago.
     Backoff {
         /// How long until the next may start.
@@ -538,9 +538,9 @@ impl Lifecycle {
                 self.spoilt = false;
                 vec![Effect::AnswerWakes(WakeAnswer::Woken)]
             }
-            WakeEnd::NoRoom => {
+            WakeEnd::Unable => {
                 self.state = State::Asleep;
-                vec![Effect::AnswerWakes(WakeAnswer::NoRoom)]
+                vec![Effect::AnswerWakes(WakeAnswer::Unable)]
             }
             WakeEnd::Failed(detail) => {
                 self.failures += 1;

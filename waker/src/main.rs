@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use rouse_store::{Directory, Store};
 use rouse_waker::admission::Admission;
 use rouse_waker::app::Node;
-use rouse_waker::config::{self, OnExit, WakerConfig};
+use rouse_waker::config::{self, OnExit, Place, StoreConfig, WakerConfig};
 use rouse_waker::lifecycle::Limits;
 use rouse_waker::metrics::Metrics;
 use rouse_waker::pressure::{self, Reading};
 use rouse_waker::registry::{Proxies, Registry};
+use rouse_waker::store::NodeStore;
 use rouse_waker::vmm::Vmm;
 use rouse_waker::vmm::qemu::{self, Qemu};
 use rouse_waker::{fault, image, server};
@@ -133,6 +135,7 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         queue: config.wake.queue,
         flush: config.sleep.flush,
         trims: Arc::new(Semaphore::new(1)),
+        store: open_store(config.store.as_ref()).await?,
         proxies: Arc::new(Proxies::open(in_state("proxies.json"))),
         changes: broadcast::channel(CHANGES).0,
         metrics: Arc::new(Metrics::default()),
@@ -182,6 +185,30 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         tracing::info!("VMs that run are left to the next waker");
     }
     told
+}
+
+/// The store, if there is to be one. What it can do is found out now; one that can't be reached yet is no reason
+/// not to start: what is here can be woken.
+async fn open_store(config: Option<&StoreConfig>) -> anyhow::Result<Option<Arc<NodeStore>>> {
+    let Some(StoreConfig { place, settings }) = config else { return Ok(None) };
+    let store: Arc<dyn Store> = match place {
+        Place::Directory(path) => {
+            let opened = Directory::open(path);
+            Arc::new(opened.with_context(|| format!("the store in {}", path.display()))?)
+        }
+    };
+    let store = Arc::new(NodeStore::new(store, settings.clone()));
+    let node = &settings.node;
+    match store.moving().await {
+        Ok(true) => tracing::info!(%node, "apps may move between the nodes of this store"),
+        Ok(false) if settings.moving => {
+            let conditions = store.conditions().await;
+            tracing::warn!(%node, ?conditions, "the store has no conditional writes: no other node can have this one's apps");
+        }
+        Ok(false) => tracing::info!(%node, "apps do not move, as configured"),
+        Err(error) => tracing::error!(%node, %error, "the store can't be reached"),
+    }
+    Ok(Some(store))
 }
 
 /// Reloads on SIGHUP and when a file in `apps.d` changes; returns on SIGTERM and SIGINT.

@@ -1,5 +1,7 @@
 //! What the waker counts. Names and labels are an interface: see README.md.
 
+mod store;
+
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -9,7 +11,9 @@ use std::time::Duration;
 use rouse_protocol::status::PatchTrace;
 use rouse_protocol::wake::{Outcome, PhaseTime};
 
+use self::store::StoreMetrics;
 use crate::admission::Figures;
+use crate::store::{FetchError, Fetched, Freed, UploadError};
 
 /// Seconds: 1 ms to 300 s, dense where wakes are.
 const BUCKETS: [f64; 24] = [
@@ -47,6 +51,7 @@ pub struct Metrics {
     memory: IntGaugeVec,
     /// `rouse_waker_queue`: wakes that wait for room.
     queue: IntGauge,
+    store: StoreMetrics,
 }
 
 impl Default for Metrics {
@@ -84,6 +89,7 @@ impl Default for Metrics {
             sleeps: counter("rouse_waker_sleeps_total", "Sleeps by how they ended", "end"),
             exits: registered(&registry, exits.expect("a valid name")),
             phases: registered(&registry, phases),
+            store: StoreMetrics::new(&registry),
             apps: registered(&registry, apps.expect("a valid name")),
             registry,
         }
@@ -106,6 +112,14 @@ impl Metrics {
 
     pub(crate) fn not_woken(&self, why: &str) {
         self.wakes.with_label_values(&[why]).inc();
+    }
+
+    pub(crate) fn sent(&self, sent: Result<Option<&Freed>, &UploadError>) {
+        self.store.sent(sent);
+    }
+
+    pub(crate) fn fetched(&self, fetched: Result<Option<&Fetched>, &FetchError>) {
+        self.store.fetched(fetched);
     }
 
     pub(crate) fn refused(&self, reason: &str) {

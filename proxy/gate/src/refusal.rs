@@ -57,6 +57,8 @@ impl Refusal {
             | FailureCode::Full
             | FailureCode::Vmm
             | FailureCode::Storage
+            | FailureCode::Store
+            | FailureCode::Elsewhere
             | FailureCode::Locked
             // Only said of boots, which nobody asks for here.
             | FailureCode::NotAsleep => Self::WakeFailed(failure),
@@ -72,7 +74,10 @@ impl Refusal {
             | Self::Removed
             | Self::Stopping => true,
             Self::WakeFailed(failure) => {
-                matches!(failure.code, FailureCode::Backoff | FailureCode::Full)
+                matches!(
+                    failure.code,
+                    FailureCode::Backoff | FailureCode::Full | FailureCode::Elsewhere
+                )
             }
             Self::Deadline
             | Self::Denied(_)

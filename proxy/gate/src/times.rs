@@ -11,7 +11,8 @@ use rouse_protocol::wake::{Outcome, Phase, PhaseTime};
 use tokio::time::Instant;
 
 /// The waker's phases, in order.
-const WAKER: [Phase; 5] = [Phase::Queue, Phase::Image, Phase::Vmm, Phase::Load, Phase::Resume];
+const WAKER: [Phase; 6] =
+    [Phase::Queue, Phase::Fetch, Phase::Image, Phase::Vmm, Phase::Load, Phase::Resume];
 
 /// The proxy's own, in order.
 const PROXY: [Phase; 4] = [Phase::Hold, Phase::Gate, Phase::Release, Phase::App];
@@ -31,7 +32,7 @@ pub struct WakeTimes {
     /// succeeded, and from the first byte of its answer to the verdict. A guest that is silent for
     /// so long that a second probe goes out beside the first is the guest's time.
     pub gate_own: Duration,
-    phases: [Duration; 5],
+    phases: [Duration; 6],
     told: AtomicBool,
 }
 

@@ -93,6 +93,8 @@ async fn each_kind_of_failed_wake_has_its_own_answer() {
         (FailureCode::Vmm, Some(500), "wake-failed", Some("1")),
         (FailureCode::Storage, Some(500), "wake-failed", Some("1")),
         (FailureCode::Locked, None, "wake-failed", Some("5")),
+        (FailureCode::Store, Some(500), "wake-failed", Some("1")),
+        (FailureCode::Elsewhere, Some(1_000), "elsewhere", Some("1")),
         (FailureCode::Stopping, None, "waker-unreachable", Some("1")),
         // Coming again changes nothing, whatever the waker says.
         (FailureCode::Parked, None, "parked", None),

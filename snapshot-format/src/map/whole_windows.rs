@@ -2,6 +2,7 @@
 //! told from two maps alone, and a stack of them is read one window from one layer.
 
 use super::Map;
+use crate::id::ImageId;
 use crate::packed::EMPTY_CHECKSUM;
 use crate::units::{PageState, PageStates};
 
@@ -66,6 +67,30 @@ impl Map {
         }
         let layer = Self::new(self.image_id, Some(base.image_id), self.window, states).ok()?;
         Some(layer.with_checksums(checksums).with_working_set(self.working_set.clone()))
+    }
+
+    /// An id that images have in common whose maps tell of the same bytes: BLAKE3 of states and checksums. None
+    /// without checksums. As good as XXH3 (64 bits): by accident no two are alike, by intent they may be.
+    pub fn content_id(&self) -> Option<ImageId> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.mem_size().to_le_bytes());
+        hasher.update(&[self.window.shift()]);
+        for window in 0..self.windows() {
+            hasher.update(&self.checksum(window)?.to_le_bytes());
+        }
+        for run in self.runs() {
+            let state = match run.state {
+                PageState::Data => 1,
+                PageState::Zero => 2,
+                PageState::Parent => 3,
+            };
+            hasher.update(&[state]);
+            hasher.update(&run.pages.end.to_le_bytes());
+        }
+        let mut id = [0; 16];
+        hasher.finalize_xof().fill(&mut id);
+        // Zero, which is no id, comes up once in 2^128 images.
+        ImageId::from_bytes(id)
     }
 
     /// What these layers make together, the bottommost first, which is a whole image.
@@ -136,7 +161,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::id::ImageId;
     use crate::units::{PAGE, WindowSize};
 
     /// Each window by one number: 0 is zeros, others are what is in it.
@@ -182,6 +206,19 @@ mod tests {
                 let (window, owner) = (window as u64, &layers[usize::from(*layer)]);
                 prop_assert_eq!(owner.checksum(window), stacked.map.checksum(window));
             }
+        }
+    }
+
+    #[test]
+    fn the_same_content_has_one_id_whatever_else_the_map_says() {
+        let (one, same) = (map_of(&[1, 2, 0], None), map_of(&[1, 2, 0], None));
+        assert_ne!(one.image_id(), same.image_id());
+        assert_eq!(one.content_id(), same.content_id());
+        let mut set = crate::working_set::WorkingSet::new();
+        set.record([1], same.window_size());
+        assert_eq!(one.content_id(), same.with_working_set(set).content_id());
+        for other in [&[1, 2, 1][..], &[2, 1, 0], &[1, 2, 0, 0], &[1, 2]] {
+            assert_ne!(one.content_id(), map_of(other, None).content_id());
         }
     }
 

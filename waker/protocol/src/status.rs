@@ -52,10 +52,26 @@ pub struct WakeTrace {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What it cost to fetch it from the object store, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreTrace>,
     /// The waker's phases, in order, and the first visitor's once its proxy has told them.
     pub phases: Vec<PhaseTime>,
     /// What was done to the guest after the first byte.
     pub patches: Vec<PatchTrace>,
+}
+
+/// What was asked of the object store for a wake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreTrace {
+    /// Requests, those that failed too.
+    pub requests: u64,
+    /// Requests made because one before had failed, or came with something wrong.
+    pub retries: u64,
+    /// Requests for what another was at already.
+    pub hedges: u64,
+    /// Bytes of frames that came, each time they did.
+    pub bytes: u64,
 }
 
 /// One patch.

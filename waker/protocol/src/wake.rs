@@ -19,6 +19,8 @@ pub enum Phase {
     Hold,
     /// Waker: waiting for admission on this node.
     Queue,
+    /// Waker: asking the store whose the app is, and what it takes to fetch from there before a VM can run.
+    Fetch,
     /// Waker: the image opened, checked and consumed.
     Image,
     /// Waker: a VMM process in hand, its memory and devices made.
@@ -37,9 +39,10 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Hold,
         Self::Queue,
+        Self::Fetch,
         Self::Image,
         Self::Vmm,
         Self::Load,
@@ -54,6 +57,7 @@ impl Phase {
         match self {
             Self::Hold => "hold",
             Self::Queue => "queue",
+            Self::Fetch => "fetch",
             Self::Image => "image",
             Self::Vmm => "vmm",
             Self::Load => "load",
@@ -168,6 +172,10 @@ pub enum FailureCode {
     Vmm,
     /// The app's directory could not be read or written.
     Storage,
+    /// The object store did not give what it takes.
+    Store,
+    /// Another node has the app.
+    Elsewhere,
     /// Another process runs the app's VM and can't be adopted.
     Locked,
     /// The app was removed from the configuration meanwhile.
@@ -186,6 +194,8 @@ impl FailureCode {
             Self::Stopping => "stopping",
             Self::Vmm => "vmm",
             Self::Storage => "storage",
+            Self::Store => "store",
+            Self::Elsewhere => "elsewhere",
             Self::Locked => "locked",
             Self::Removed => "removed",
             Self::NotAsleep => "not-asleep",

@@ -20,6 +20,7 @@ use super::history::History;
 use super::keep::{Keep, Now};
 use super::ops::{self, Done, Settling, WakeJob, Woken};
 use super::patches::Patched;
+use super::sending::Sending;
 use super::sleep::{Sleep, Step};
 use super::{Change, Command, Node};
 use crate::admission::Seat;
@@ -28,6 +29,7 @@ use crate::image::{AppDir, Live, SavedMemory, SettleError, Settled};
 use crate::lifecycle::{
     Effect, Event, Lifecycle, Limits, Standing, Start, State, WakeAnswer, WakeEnd,
 };
+use crate::store::Fetched;
 use crate::vmm::Machine;
 
 /// How long a guest that its VMM has stopped, since the host's disk is full, stands until the next try.
@@ -68,6 +70,8 @@ pub(super) struct Actor {
     pub(super) patching: JoinSet<()>,
     /// The operator's programs that run.
     pub(super) hooks: JoinSet<()>,
+    /// Its generation goes to the store.
+    pub(super) sending: Sending,
     /// Blocks that the image does not need are given back.
     pub(super) trims: JoinSet<()>,
     /// Turns true when a first byte has gone out since the newest wake.
@@ -102,6 +106,7 @@ impl Actor {
     /// Serves until the app is stopped and at rest.
     pub(super) async fn run(mut self, inbox: &mut mpsc::Receiver<Command>) {
         self.serve(inbox).await;
+        self.sending.stop().await;
         // Before the app's lock goes, and another may wake it.
         let dir = Arc::clone(&self.dir);
         ops::blocking(move || dir.stop_trims()).await;
@@ -123,6 +128,8 @@ impl Actor {
                 _ => None,
             };
             let deadline = self.lifecycle.deadline();
+            self.send_if_due();
+            let sends = self.sends_at();
             let scheduled = self.keep.deadline(Now::read);
             tokio::select! {
                 biased;
@@ -143,6 +150,11 @@ impl Actor {
                 Some(_) = self.patching.join_next() => {}
                 Some(_) = self.hooks.join_next() => {}
                 Some(_) = self.trims.join_next() => {}
+                Some(sent) = self.sending.tasks.join_next() => match sent {
+                    Ok(sent) => self.sent(sent).await,
+                    Err(error) => return self.give_up(&error),
+                },
+                () = at(sends) => {}
                 () = stalled(stall, self.stalled_until) => self.go_on().await,
                 how = ended(exit) => self.exited(how).await,
                 () = at(deadline) => self.event(Event::Tick).await,
@@ -256,18 +268,25 @@ impl Actor {
             }
             Done::Woken(Err(error)) => {
                 tracing::warn!(app = %self.config.id, %error, "the wake failed");
-                let no_room = error.code() == FailureCode::Full;
-                self.node.metrics.not_woken(if no_room { "no-room" } else { "failed" });
+                let code = error.code();
+                let unable = matches!(code, FailureCode::Full | FailureCode::Elsewhere);
+                self.node.metrics.not_woken(match code {
+                    FailureCode::Full => "no-room",
+                    FailureCode::Elsewhere => "elsewhere",
+                    _ => "failed",
+                });
                 let detail = error.to_string();
                 self.history.end(Err(detail.clone()));
                 self.wake.failure = Some(WakeFailure {
-                    code: error.code(),
+                    code,
                     detail: detail.clone(),
-                    retry_after_ms: None,
+                    retry_after_ms: unable.then_some(1000),
                 });
+                // It may be there still, and not be sent yet.
+                self.sending.due = true;
                 // An image that was put back may have blocks for all of the memory.
                 self.trim();
-                Event::Woken(if no_room { WakeEnd::NoRoom } else { WakeEnd::Failed(detail) })
+                Event::Woken(if unable { WakeEnd::Unable } else { WakeEnd::Failed(detail) })
             }
             Done::Stopped(machine, result) => {
                 self.machine = Some(machine);
@@ -298,6 +317,7 @@ impl Actor {
                 self.ready = None;
                 self.retake_lock();
                 self.trim();
+                self.sending.due = result.is_ok();
                 Event::Committed(result.map(|published| self.sleep.published = Some(published)))
             }
         };
@@ -305,12 +325,19 @@ impl Actor {
     }
 
     fn woken(&mut self, woken: Woken) -> Event {
-        let Woken { machine, live, seat, outcome, lives, refused } = woken;
+        let Woken { machine, live, seat, outcome, lives, refused, fetched } = woken;
         let record = machine.record();
         self.node.metrics.woken(outcome, &self.wake.phases);
+        // A restored guest signs with the key of where it slept.
+        if let Some(fetched) = &fetched {
+            self.key = fetched.key.clone();
+        }
         self.ready = Some(self.ready_of(&record, outcome));
         self.history.phases(self.wake.phases.iter().copied());
         self.history.end(Ok((outcome, refused)));
+        if let Some(Fetched { cost, .. }) = fetched {
+            self.history.fetched(record.generation, cost);
+        }
         self.machine = Some(machine);
         self.exit_told = false;
         self.live = Some(live);
@@ -426,6 +453,7 @@ impl Actor {
             generation,
             start,
             key: self.agent_key(),
+            sending: self.sending.call_off(),
             phases,
         };
         self.doing.spawn(async { Done::Woken(job.run().await) });
@@ -495,10 +523,7 @@ impl Actor {
                 failure.retry_after_ms = self.retry_after_ms();
                 WakeEvent::Failed(failure)
             }),
-            WakeAnswer::NoRoom => {
-                let detail = self.wake.failure.as_ref().map(|f| f.detail.clone());
-                Some(failed(FailureCode::Full, detail.unwrap_or_default(), Some(1000)))
-            }
+            WakeAnswer::Unable => self.wake.failure.clone().map(WakeEvent::Failed),
             WakeAnswer::Backoff { retry_after, detail } => {
                 let ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
                 Some(failed(FailureCode::Backoff, detail, Some(ms)))

@@ -15,6 +15,7 @@ use super::actor::{Actor, Wake};
 use super::history::History;
 use super::keep::{Keep, Now};
 use super::ops;
+use super::sending::Sending;
 use super::sleep::Sleep;
 use super::unopened::Shown;
 use crate::config::AppConfig;
@@ -63,6 +64,7 @@ impl Actor {
             patching: JoinSet::new(),
             hooks: JoinSet::new(),
             trims: JoinSet::new(),
+            sending: Sending::default(),
             served: watch::Sender::new(false),
             lives: 0,
             patched,
@@ -82,6 +84,7 @@ impl Actor {
         }
         actor.publish_view();
         actor.trim();
+        actor.sending.due = true;
         Ok(actor)
     }
 

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rouse_protocol::app::Generation;
-use rouse_protocol::status::{PatchTrace, WakeTrace};
+use rouse_protocol::status::{PatchTrace, StoreTrace, WakeTrace};
 use rouse_protocol::wake::{Outcome, PhaseTime};
+
+use crate::store::Cost;
 
 /// How many wakes are remembered.
 const KEPT: usize = 16;
@@ -31,6 +33,7 @@ impl History {
             outcome: None,
             refused: None,
             error: None,
+            store: None,
             phases: vec![],
             patches: vec![],
         });
@@ -57,6 +60,14 @@ impl History {
             }
         }
         wake.phases.sort_by_key(|time| time.phase);
+    }
+
+    /// The newest wake was one from the store, which tells what number its life has.
+    pub(super) fn fetched(&mut self, generation: Generation, cost: Cost) {
+        let Some(wake) = self.wakes.back_mut() else { return };
+        wake.generation = generation;
+        let Cost { requests, retries, hedges, bytes } = cost;
+        wake.store = Some(StoreTrace { requests, retries, hedges, bytes });
     }
 
     pub(super) fn patch(&mut self, generation: Generation, patch: PatchTrace) {

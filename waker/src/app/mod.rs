@@ -13,12 +13,14 @@ use rouse_protocol::watch::AppView;
 use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::ops::blocking;
 use self::unopened::Unopened;
 use crate::admission::Admission;
 use crate::config::{AppConfig, OnExit};
 use crate::lifecycle::Limits;
 use crate::metrics::Metrics;
 use crate::registry::Proxies;
+use crate::store::NodeStore;
 use crate::vmm::Vmm;
 
 mod actor;
@@ -28,6 +30,7 @@ mod history;
 mod keep;
 mod ops;
 mod patches;
+mod sending;
 mod sleep;
 mod unopened;
 
@@ -48,6 +51,8 @@ pub struct Node {
     pub flush: Duration,
     /// Images are trimmed one at a time.
     pub trims: Arc<Semaphore>,
+    /// Where apps' generations go, and come from; none: they stay here.
+    pub store: Option<Arc<NodeStore>>,
     /// The proxies that watch.
     pub proxies: Arc<Proxies>,
     /// Every change of every app.

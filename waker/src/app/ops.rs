@@ -8,9 +8,11 @@ use rouse_protocol::app::Generation;
 use rouse_protocol::signature::AgentKey;
 use rouse_protocol::wake::{FailureCode, Outcome, Phase, PhaseTime};
 use rouse_snapshot_format::Progress;
+use rouse_transfer::Asked;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
+use super::sending::CalledOff;
 use crate::admission::{Seat, TooLarge, Turn};
 use crate::config::{AfterCrash, AppConfig};
 use crate::fault;
@@ -19,6 +21,7 @@ use crate::image::{
     reserve,
 };
 use crate::lifecycle::Start;
+use crate::store::{FetchError, Fetched, NodeStore, TakeError, Taken};
 use crate::vmm::process::Process;
 use crate::vmm::touched::{Mark, Touched};
 use crate::vmm::{
@@ -45,6 +48,8 @@ pub(super) struct Woken {
     pub(super) lives: u64,
     /// Why there was no restore.
     pub(super) refused: Option<String>,
+    /// It came from the store.
+    pub(super) fetched: Option<Fetched>,
 }
 
 /// Why there is none.
@@ -68,6 +73,10 @@ pub(super) enum WakeError {
     NoWayBack,
     #[error("a process that is not its VM holds the app's lock")]
     Locked,
+    #[error(transparent)]
+    Take(#[from] TakeError),
+    #[error("the store: {0}")]
+    Fetch(#[from] FetchError),
     #[error("{0}")]
     Boot(#[from] BootError),
     #[error("the guest could not be set going: {0}")]
@@ -79,6 +88,10 @@ impl WakeError {
         match self {
             Self::NoRoom(..) | Self::TooLarge(_) | Self::NoSpace { .. } => FailureCode::Full,
             Self::Storage { .. } | Self::Disk(_) | Self::NoWayBack => FailureCode::Storage,
+            Self::Take(TakeError::Elsewhere { .. }) => FailureCode::Elsewhere,
+            Self::Take(TakeError::Record(_)) => FailureCode::Storage,
+            Self::Fetch(error) if error.is_full() => FailureCode::Full,
+            Self::Take(_) | Self::Fetch(_) => FailureCode::Store,
             Self::Locked => FailureCode::Locked,
             Self::Boot(_) | Self::Resume(_) => FailureCode::Vmm,
         }
@@ -94,6 +107,8 @@ pub(super) struct WakeJob {
     pub(super) generation: Generation,
     pub(super) key: Option<AgentKey>,
     pub(super) start: Start,
+    /// What was being sent when the wake began.
+    pub(super) sending: Option<CalledOff>,
     pub(super) phases: mpsc::UnboundedSender<PhaseTime>,
 }
 
@@ -107,11 +122,12 @@ struct Going {
 
 impl WakeJob {
     /// From a stopped app to a VM that runs: restored if its image can be used, else booted.
-    pub(super) async fn run(self) -> Result<Woken, WakeError> {
+    pub(super) async fn run(mut self) -> Result<Woken, WakeError> {
         let mut watch = Stopwatch::start();
         let (seat, _turn) = self.admit().await?;
         self.end_lost().await;
         self.phase(watch.lap(Phase::Queue));
+        let fetched = self.take().await?;
         let identity = self.node.vmm.identity(&self.config.machine).await?;
         let mut watch = Stopwatch::start();
         let consumed = self.consume(identity).await?;
@@ -136,7 +152,7 @@ impl WakeJob {
             machine.kill().await;
             return Err(self.storage(source));
         }
-        Ok(Woken { machine, live, seat, outcome, lives, refused })
+        Ok(Woken { machine, live, seat, outcome, lives, refused, fetched })
     }
 
     fn phase(&self, time: PhaseTime) {
@@ -161,6 +177,59 @@ impl WakeJob {
         {
             tracing::error!(app = %self.config.id, pid = record.pid, "a VM that was lost hold of is ended");
             process.kill().await;
+        }
+    }
+
+    /// Makes sure that the app is this node's, and that what is to be woken is here.
+    async fn take(&mut self) -> Result<Option<Fetched>, WakeError> {
+        // What is at its last step comes to an end first: else two might believe the app to be theirs.
+        if let Some(sending) = self.sending.take() {
+            sending.ended().await;
+        }
+        let Some(store) = self.node.store.clone() else { return Ok(None) };
+        let mut watch = Stopwatch::start();
+        let asked = Asked::default();
+        let taken = store.take(&self.config.id, &self.dir, &asked).await?;
+        let Some(newest) = taken.fetch.first().map(|stored| stored.generation) else {
+            return Ok(None);
+        };
+        let fetched = self.fetch(&store, taken, &asked).await?;
+        self.phase(watch.lap(Phase::Fetch));
+        self.generation = self.generation.max(newest.next());
+        store.held(&self.dir).map_err(|source| self.storage(source))?;
+        if let Some(fetched) = &fetched {
+            let Fetched { generation, cost, .. } = fetched;
+            tracing::info!(app = %self.config.id, %generation, ?cost, "fetched from the store");
+            self.key = self.config.machine.agent.then(|| fetched.key.clone());
+        }
+        Ok(fetched)
+    }
+
+    /// The newest generation that is whole in the store. None: none is, and there was no disk that a cold boot
+    /// would lose.
+    async fn fetch(
+        &self,
+        store: &NodeStore,
+        taken: Taken,
+        asked: &Asked,
+    ) -> Result<Option<Fetched>, FetchError> {
+        let (app, mut spoilt) = (&self.config.id, None);
+        for stored in &taken.fetch {
+            let fetched = store.fetch(app, &self.dir, stored, taken.superseded, asked).await;
+            self.node.metrics.fetched(fetched.as_ref().map(Some));
+            match fetched {
+                Ok(fetched) => return Ok(Some(fetched)),
+                Err(error) if error.is_spoilt() => {
+                    let generation = stored.generation;
+                    tracing::error!(%app, %generation, %error, "a generation in the store is spoilt: the one before it is tried");
+                    spoilt = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match spoilt {
+            Some(error) if self.config.machine.disk.is_some() => Err(error),
+            _ => Ok(None),
         }
     }
 
@@ -493,7 +562,7 @@ pub(super) async fn end(machine: Box<dyn Machine>, flush: Option<std::time::Dura
 }
 
 /// Runs file work on a thread where it may block.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         // A panic in it is a fault of ours: let it surface where it was asked for.

@@ -7,6 +7,9 @@ use rouse_conf::check::{SUN_PATH, base, between, seconds, socket, word};
 use rouse_conf::{Refused, Table};
 
 mod app;
+mod store;
+
+pub use store::{Place, StoreConfig};
 
 pub use app::{AfterCrash, AppConfig, AppFiles, DiskConfig, MachineConfig, PatchConfig, read_apps};
 
@@ -25,6 +28,8 @@ pub struct WakerConfig {
     pub sleep: SleepConfig,
     /// How apps are woken.
     pub wake: WakeConfig,
+    /// Where apps' generations go when they sleep; none: they stay on this node.
+    pub store: Option<StoreConfig>,
 }
 
 /// `[socket]`.
@@ -158,7 +163,8 @@ fn waker(file: &mut Table<'_>, base: &Path) -> Option<WakerConfig> {
         restore: t.optional_as("restore_seconds", Duration::from_secs(10), seconds(1, 600)),
         failed_before_park: t.optional_as("failed_before_park", 5, between(1, 1000)),
     });
-    Some(WakerConfig { state_dir: state_dir?, apps_dir, socket: socket?, qemu, sleep, wake })
+    let store = file.optional_table("store", |t| store::read(t, base));
+    Some(WakerConfig { state_dir: state_dir?, apps_dir, socket: socket?, qemu, sleep, wake, store })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::vmm::VmmIdentity;
 /// The version of [`Manifest`] that is written, and the only one that is read.
 pub(super) const FORMAT: u32 = 2;
 /// The largest device state or map that is read, in bytes. QEMU's state is some 60 KB.
-pub(super) const MAX_PART: u64 = 256 << 20;
+pub const MAX_PART: u64 = 256 << 20;
 
 /// The commit point of a sleep: it is written last, when all that it names is durable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

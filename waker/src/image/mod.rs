@@ -33,13 +33,15 @@ use crate::vmm::process::start_ticks;
 use crate::vmm::{RunRecord, VmmIdentity};
 
 mod disk;
+mod fetched;
 mod files;
 mod manifest;
 mod room;
 mod settle;
 
 pub use disk::{DiskError, DiskId, DiskSeal};
-pub use manifest::{ImageRefusal, Layer, Manifest};
+pub use fetched::{Draft, Sleeping};
+pub use manifest::{ImageRefusal, Layer, MAX_PART, Manifest};
 pub use room::{TrimError, Trimmed, reserve};
 pub use settle::{SavedMemory, Settle, SettleError, Settled};
 
@@ -151,6 +153,7 @@ impl AppDir {
         } else if live.exists() && !live.join(MANIFEST).exists() {
             self.strip(&live)?;
         }
+        self.forget_fetches()?;
         for (generation, path) in self.generations()? {
             if Some(generation) == newest {
                 continue;

@@ -18,7 +18,7 @@ impl World {
                 facts.image = None;
                 Event::Woken(WakeEnd::Failed("failed".into()))
             }
-            (Doing::Wake(_), 3) => Event::Woken(WakeEnd::NoRoom),
+            (Doing::Wake(_), 3) => Event::Woken(WakeEnd::Unable),
             (Doing::Pause, 0..=3) => {
                 facts.vm = [Vm::Still, Vm::Running, Vm::Still, Vm::Dead][usize::from(way)];
                 Event::Stopped(result)
@@ -176,7 +176,7 @@ impl World {
             WakeAnswer::Awake => Told::Awake,
             WakeAnswer::Unpaused => Told::Unpaused,
             WakeAnswer::Failed => Told::Failed,
-            WakeAnswer::NoRoom => Told::NoRoom,
+            WakeAnswer::Unable => Told::Unable,
             WakeAnswer::Backoff { retry_after, .. } => {
                 assert!(!retry_after.is_zero() && *retry_after <= BACKOFF_MAX, "{retry_after:?}");
                 Told::Backoff

@@ -100,7 +100,7 @@ fn spoilt_memory_is_never_restored() {
         // Not after it was cleared, nor by another waker, nor while wakes do not succeed.
         app.step(now, 0.0, Event::Clear);
         let mut app = Lifecycle::asleep(LIMITS, Generation(1), app.standing());
-        for end in [WakeEnd::NoRoom, WakeEnd::Failed("x".into())] {
+        for end in [WakeEnd::Unable, WakeEnd::Failed("x".into())] {
             let effects = app.step(now, 0.0, Event::Wake);
             assert_eq!(effects, [Effect::StartWake(Start::Cold)], "{words:?}");
             app.step(now, 0.0, Event::Woken(end));

@@ -79,8 +79,8 @@ impl Reference {
                 self.suspect &= self.park.is_some();
                 self.serves(visitors(Told::Woken), visitors(Told::Parked))
             }
-            Event::Woken(WakeEnd::NoRoom) => {
-                let seen = Seen { visitors: visitors(Told::NoRoom), ..Seen::default() };
+            Event::Woken(WakeEnd::Unable) => {
+                let seen = Seen { visitors: visitors(Told::Unable), ..Seen::default() };
                 vec![self.parks(seen)]
             }
             Event::Woken(WakeEnd::Failed(_)) => {

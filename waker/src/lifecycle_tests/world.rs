@@ -119,7 +119,7 @@ pub(super) enum Told {
     Awake,
     Unpaused,
     Failed,
-    NoRoom,
+    Unable,
     Backoff,
     Parked,
 }

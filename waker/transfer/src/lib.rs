@@ -18,5 +18,5 @@ mod up;
 pub use fill::{Fill, FillError, FillOptions, Metrics, StartError};
 pub use layers::{Layers, LayersError, MAX_LAYERS};
 pub use remote::{OpenRemoteError, Remote};
-pub use retry::Patience;
+pub use retry::{Asked, Patience, retry};
 pub use up::{CleanError, Sent, UpError, UpOptions, clean, unfinished, up};

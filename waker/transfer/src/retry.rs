@@ -50,7 +50,7 @@ impl Patience {
 
 /// What was asked of the store, for whoever wants to know.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub struct Asked {
     pub(crate) requests: AtomicU64,
     pub(crate) retries: AtomicU64,
 }
@@ -61,18 +61,30 @@ impl Asked {
         self.retries.fetch_add(other.retries(), Ordering::Relaxed);
     }
 
-    pub(crate) fn requests(&self) -> u64 {
+    /// Counts requests that were made elsewhere.
+    pub fn count(&self, requests: u64) {
+        self.requests.fetch_add(requests, Ordering::Relaxed);
+    }
+
+    /// Counts tries after the first that were made elsewhere.
+    pub fn count_retries(&self, retries: u64) {
+        self.retries.fetch_add(retries, Ordering::Relaxed);
+    }
+
+    /// Requests made, those that failed too.
+    pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn retries(&self) -> u64 {
+    /// Requests made because one before had failed.
+    pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
     }
 }
 
 /// Calls until it succeeds, fails for good, or patience is over. `call` is told how many tries have
 /// failed.
-pub(crate) async fn retry<T, F>(
+pub async fn retry<T, F>(
     patience: &Patience,
     asked: &Asked,
     mut call: impl FnMut(u32) -> F,

@@ -106,6 +106,8 @@ async fn a_failed_wake_fails_all_who_waited_and_the_next_starts_another() {
         (FailureCode::Vmm, Refusal::WakeFailed(failure(FailureCode::Vmm))),
         (FailureCode::Storage, Refusal::WakeFailed(failure(FailureCode::Storage))),
         (FailureCode::Locked, Refusal::WakeFailed(failure(FailureCode::Locked))),
+        (FailureCode::Store, Refusal::WakeFailed(failure(FailureCode::Store))),
+        (FailureCode::Elsewhere, Refusal::WakeFailed(failure(FailureCode::Elsewhere))),
         (FailureCode::Parked, Refusal::Parked("why".to_owned())),
         (FailureCode::Stopping, Refusal::WakerUnreachable("why".to_owned())),
         (FailureCode::Removed, Refusal::Removed),

@@ -98,6 +98,16 @@ pub(super) fn of_wake(app: &AppId, failure: &WakeFailure) -> Advice {
             Exit::Failed,
             "look at space, owner and health of the state directory: `rouse doctor`".to_owned(),
         ),
+        FailureCode::Store => (
+            Exit::Failed,
+            "look at the store: its address, credentials and health, `[store]` in waker.toml"
+                .to_owned(),
+        ),
+        FailureCode::Elsewhere => (
+            Exit::Later,
+            "ask the node that has it: it is free once it sleeps there and is in the store"
+                .to_owned(),
+        ),
         FailureCode::Locked => (
             Exit::Failed,
             format!("end the process that holds it: `fuser -v STATE_DIR/apps/{app}/app.lock`"),
@@ -160,6 +170,8 @@ mod tests {
             (FailureCode::Stopping, Exit::Later, "again"),
             (FailureCode::Vmm, Exit::Failed, "rouse doctor"),
             (FailureCode::Storage, Exit::Failed, "state directory"),
+            (FailureCode::Store, Exit::Failed, "credentials"),
+            (FailureCode::Elsewhere, Exit::Later, "sleeps there"),
             (FailureCode::Locked, Exit::Failed, "apps/hello/app.lock"),
             (FailureCode::Removed, Exit::Failed, "apps.d"),
         ] {

@@ -1,0 +1,89 @@
+//! Does an app come back from the store alone, with all that it was, on whichever node, and on one only?
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "failpoints")]
+mod killed;
+mod moving;
+
+use std::path::Path;
+
+use rouse_tests::{
+    App, Binaries, Counter, LogHead, Node, NodeBuilder, Reply, Store, eventually, read_log,
+};
+
+/// A node called `name` with the test app on a disk of its own, over the store in `store`.
+fn builder(name: &str, store: &Path) -> NodeBuilder {
+    let binaries = Binaries::find();
+    Node::builder(&binaries)
+        .app(App::hello(&binaries).disk(32))
+        .waker(|waker| waker.store = Some(Store::directory(name, store)))
+}
+
+/// Waits until so many generations were sent since the waker started.
+async fn sent(node: &Node, generations: f64) {
+    eventually("its generation is in the store", async || {
+        let metrics = node.waker_metrics().await;
+        let done = metrics.sum("rouse_waker_store_sent_total", &[("end", "done")]);
+        (done >= generations).then_some(())
+    })
+    .await;
+}
+
+/// What the node has of its apps goes, as if its disk had been lost.
+async fn lose_everything(node: &mut Node) {
+    node.waker.stop().await;
+    std::fs::remove_dir_all(node.state_dir().join("apps")).expect("it is there");
+    node.start_waker().await;
+}
+
+async fn count(node: &Node) -> (Counter, Reply) {
+    let reply = node.get("/counter").await.expect_status(200);
+    (reply.json(), reply)
+}
+
+/// Everything that was acknowledged is on the disk, and nothing else, and the memory knows it so.
+async fn assert_log(node: &Node, acknowledged: &[LogHead], when: &str) {
+    let reply = node.get("/log").await.expect_status(200);
+    let lines = read_log(reply.text()).unwrap_or_else(|e| panic!("{when}: {e}: {reply:?}"));
+    let there: Vec<_> =
+        lines.iter().map(|line| LogHead { n: line.n, hash: line.hash.clone() }).collect();
+    assert_eq!(there, acknowledged, "{when}: the log on the disk");
+    let head: LogHead = node.get("/log/head").await.expect_status(200).json();
+    assert_eq!(Some(&head), acknowledged.last(), "{when}: the end of the log in memory");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_app_of_which_nothing_is_left_here_goes_on_where_it_stood() {
+    let store = tempfile::tempdir().expect("a directory");
+    let mut node = builder("a", store.path()).start().await;
+    let (mut before, _) = count(&node).await;
+    let mut acknowledged = vec![node.log("before any sleep").await];
+    let mut first = 0;
+    for round in 1..=3 {
+        let when = format!("after {round} sleeps");
+        let report = node.sleep("hello").await;
+        sent(&node, 1.0).await;
+        let metrics = node.waker_metrics().await;
+        let bytes = metrics.sum("rouse_waker_store_sent_bytes_total", &[]);
+        match round {
+            1 => first = bytes as u64,
+            _ => assert!(
+                bytes < first as f64 / 2.0,
+                "what has not changed is not sent again: {bytes} after {first}"
+            ),
+        }
+        lose_everything(&mut node).await;
+
+        let (now, reply) = count(&node).await;
+        assert_eq!(reply.header("rouse-wake"), "resumed", "{when}: {reply:?}");
+        let expected = Counter { counter: before.counter + 1, boot: before.boot };
+        assert_eq!(now, expected, "{when}: the same process counts on");
+        before = now;
+        assert_log(&node, &acknowledged, &when).await;
+        assert!(node.generation("hello").await > report.generation.0, "{when}: a life of its own");
+        let trace = node.trace("hello").await.expect("it was woken");
+        let cost = trace.store.expect("from the store");
+        assert!(cost.requests >= 5 && cost.bytes > 1 << 20, "{cost:?}");
+        acknowledged.push(node.log(&when).await);
+    }
+}
