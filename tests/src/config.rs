@@ -26,6 +26,16 @@ pub struct WakerConfig {
     /// Where generations go; none: they stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<Store>,
+    /// What is kept of them here.
+    pub cache: Cache,
+}
+
+/// `[cache]` of `waker.toml`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Cache {
+    /// What images there may occupy; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_mib: Option<u32>,
 }
 
 /// `[store]` of `waker.toml`.
@@ -129,6 +139,7 @@ impl WakerConfig {
                 failed_before_park: 5,
             },
             store: None,
+            cache: Cache::default(),
         }
     }
 }

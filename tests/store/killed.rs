@@ -2,7 +2,7 @@
 
 use rouse_tests::{Counter, Node, eventually};
 
-use super::{assert_log, builder, count, lose_everything, sent};
+use super::{assert_log, builder, count, lose_everything, sent, wipe};
 
 const KILL: &str = "return(kill)";
 
@@ -32,7 +32,7 @@ async fn at_any_step_of_sending_it_is_here_or_there_and_whole() {
         dies(&mut node, &when).await;
         node.waker.unset_env("FAILPOINTS");
         if lost {
-            std::fs::remove_dir_all(node.state_dir().join("apps")).expect("it is there");
+            wipe(&node);
         }
         node.start_waker().await;
         let (after, reply) = count(&node).await;
@@ -71,7 +71,11 @@ async fn at_any_step_of_fetching_it_is_fetched_again() {
         node.start_waker().await;
         let (after, reply) = count(&node).await;
         assert_eq!(reply.header("rouse-wake"), "resumed", "{when}: {reply:?}");
-        assert_eq!(after, Counter { counter: before.counter + 1, boot: before.boot.clone() }, "{when}");
+        assert_eq!(
+            after,
+            Counter { counter: before.counter + 1, boot: before.boot.clone() },
+            "{when}"
+        );
         before = after;
         assert_log(&node, &acknowledged, &when).await;
         acknowledged.push(node.log(&when).await);

@@ -1,6 +1,7 @@
 //! Does an app come back from the store alone, with all that it was, on whichever node, and on one only?
 #![forbid(unsafe_code)]
 
+mod cached;
 #[cfg(feature = "failpoints")]
 mod killed;
 mod moving;
@@ -32,8 +33,14 @@ async fn sent(node: &Node, generations: f64) {
 /// What the node has of its apps goes, as if its disk had been lost.
 async fn lose_everything(node: &mut Node) {
     node.waker.stop().await;
-    std::fs::remove_dir_all(node.state_dir().join("apps")).expect("it is there");
+    wipe(node);
     node.start_waker().await;
+}
+
+fn wipe(node: &Node) {
+    for part in ["apps", "cache"] {
+        std::fs::remove_dir_all(node.state_dir().join(part)).expect("it is there");
+    }
 }
 
 async fn count(node: &Node) -> (Counter, Reply) {

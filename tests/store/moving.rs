@@ -20,7 +20,11 @@ async fn it_is_woken_by_whichever_node_asks_and_by_no_other_then() {
 
     let (second, reply) = count(&b).await;
     assert_eq!(reply.header("rouse-wake"), "resumed", "{reply:?}");
-    assert_eq!(second, Counter { counter: first.counter + 1, boot: first.boot.clone() }, "it goes on");
+    assert_eq!(
+        second,
+        Counter { counter: first.counter + 1, boot: first.boot.clone() },
+        "it goes on"
+    );
     assert_log(&b, &acknowledged, "on b").await;
     acknowledged.push(b.log("on b").await);
 

@@ -3,17 +3,18 @@
 
 use std::io::IsTerminal;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use rouse_cache::{Budget, Cache};
 use rouse_store::{Directory, Store};
 use rouse_waker::admission::Admission;
 use rouse_waker::app::Node;
-use rouse_waker::config::{self, OnExit, Place, StoreConfig, WakerConfig};
+use rouse_waker::config::{self, CacheConfig, OnExit, Place, StoreConfig, WakerConfig};
 use rouse_waker::lifecycle::Limits;
 use rouse_waker::metrics::Metrics;
 use rouse_waker::pressure::{self, Reading};
@@ -39,6 +40,10 @@ const SETTLE: Duration = Duration::from_millis(200);
 
 /// How long clients may take to read their last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// How often the cache is tidied, and how many images may go each time.
+const EVICT: Duration = Duration::from_secs(30);
+const EVICT_AT_MOST: usize = 16;
 
 /// Wakes sleeping apps, and puts idle ones to sleep.
 #[derive(Debug, Parser)]
@@ -135,7 +140,7 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         queue: config.wake.queue,
         flush: config.sleep.flush,
         trims: Arc::new(Semaphore::new(1)),
-        store: open_store(config.store.as_ref()).await?,
+        store: open_store(&config).await?,
         proxies: Arc::new(Proxies::open(in_state("proxies.json"))),
         changes: broadcast::channel(CHANGES).0,
         metrics: Arc::new(Metrics::default()),
@@ -163,6 +168,7 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
     let mut relief = pressure::Limits::of_node(total);
     relief.keep_free = config.sleep.keep_free.unwrap_or(relief.keep_free);
     let relieving = registry.relieve(relief, stop.clone());
+    let evicting = evict(registry.node().store.clone(), stop.clone());
     let bounded = async {
         let late = async {
             stop.cancelled().await;
@@ -177,7 +183,7 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
     // itself when the VMM is closed.
     let mut warm = JoinSet::new();
     warm.spawn(warm_up(Arc::clone(&registry)));
-    let (served, told, ()) = tokio::join!(bounded, stopping, relieving);
+    let (served, told, (), ()) = tokio::join!(bounded, stopping, relieving, evicting);
     vmm.close().await;
     warm.join_all().await;
     served.context("the socket")?;
@@ -189,15 +195,16 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
 
 /// The store, if there is to be one. What it can do is found out now; one that can't be reached yet is no reason
 /// not to start: what is here can be woken.
-async fn open_store(config: Option<&StoreConfig>) -> anyhow::Result<Option<Arc<NodeStore>>> {
-    let Some(StoreConfig { place, settings }) = config else { return Ok(None) };
+async fn open_store(config: &WakerConfig) -> anyhow::Result<Option<Arc<NodeStore>>> {
+    let Some(StoreConfig { place, settings }) = &config.store else { return Ok(None) };
     let store: Arc<dyn Store> = match place {
         Place::Directory(path) => {
             let opened = Directory::open(path);
             Arc::new(opened.with_context(|| format!("the store in {}", path.display()))?)
         }
     };
-    let store = Arc::new(NodeStore::new(store, settings.clone()));
+    let cache = open_cache(&config.cache, &config.state_dir)?;
+    let store = Arc::new(NodeStore::new(store, settings.clone(), cache));
     let node = &settings.node;
     match store.moving().await {
         Ok(true) => tracing::info!(%node, "apps may move between the nodes of this store"),
@@ -209,6 +216,44 @@ async fn open_store(config: Option<&StoreConfig>) -> anyhow::Result<Option<Arc<N
         Err(error) => tracing::error!(%node, %error, "the store can't be reached"),
     }
     Ok(Some(store))
+}
+
+/// Keeps the cache below its low mark once it was full, and notes when its images were used.
+async fn evict(store: Option<Arc<NodeStore>>, stop: CancellationToken) {
+    let Some(cache) = store.and_then(|store| store.cache().cloned()) else { return };
+    while stop.run_until_cancelled(tokio::time::sleep(EVICT)).await.is_some() {
+        let cache = cache.clone();
+        let evicted = tokio::task::spawn_blocking(move || cache.evict(EVICT_AT_MOST, unix_ms()));
+        match evicted.await {
+            Ok(Ok(evicted)) if evicted.entries > 0 => {
+                tracing::info!(?evicted, "images are evicted")
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the cache can't be tidied"),
+            Err(error) => tracing::error!(%error, "tidying the cache broke off"),
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn open_cache(config: &CacheConfig, state_dir: &Path) -> anyhow::Result<Option<Cache>> {
+    let CacheConfig { max, low_percent, keep_free } = *config;
+    let path = state_dir.join("cache");
+    let quarter = || -> anyhow::Result<u64> {
+        let fs = rustix::fs::statvfs(state_dir).map_err(std::io::Error::from)?;
+        Ok(fs.f_blocks.saturating_mul(fs.f_frsize) / 4)
+    };
+    let high = max.map_or_else(quarter, Ok).with_context(|| format!("{}", state_dir.display()))?;
+    if high == 0 {
+        return Ok(None);
+    }
+    let budget = Budget::new(high, high / 100 * low_percent, keep_free)?;
+    let cache = Cache::open(&path, budget, unix_ms());
+    Ok(Some(cache.with_context(|| format!("the cache in {}", path.display()))?))
 }
 
 /// Reloads on SIGHUP and when a file in `apps.d` changes; returns on SIGTERM and SIGINT.

@@ -1,5 +1,6 @@
 //! What the waker counts. Names and labels are an interface: see README.md.
 
+mod cache;
 mod store;
 
 use prometheus::{
@@ -8,9 +9,11 @@ use prometheus::{
 };
 use std::time::Duration;
 
+use rouse_cache::Cache;
 use rouse_protocol::status::PatchTrace;
 use rouse_protocol::wake::{Outcome, PhaseTime};
 
+use self::cache::CacheMetrics;
 use self::store::StoreMetrics;
 use crate::admission::Figures;
 use crate::store::{FetchError, Fetched, Freed, UploadError};
@@ -52,6 +55,7 @@ pub struct Metrics {
     /// `rouse_waker_queue`: wakes that wait for room.
     queue: IntGauge,
     store: StoreMetrics,
+    cache: CacheMetrics,
 }
 
 impl Default for Metrics {
@@ -90,6 +94,7 @@ impl Default for Metrics {
             exits: registered(&registry, exits.expect("a valid name")),
             phases: registered(&registry, phases),
             store: StoreMetrics::new(&registry),
+            cache: CacheMetrics::new(&registry),
             apps: registered(&registry, apps.expect("a valid name")),
             registry,
         }
@@ -157,12 +162,16 @@ impl Metrics {
     }
 
     /// Everything, in Prometheus's text format; `states` are the apps' states now, `room` is what is
-    /// taken of the node.
+    /// taken of the node, `cache` its images.
     pub(crate) fn text(
         &self,
         states: impl Iterator<Item = &'static str>,
         room: Figures,
+        cache: Option<&Cache>,
     ) -> Vec<u8> {
+        if let Some(cache) = cache {
+            self.cache.update(cache);
+        }
         let gauge = |kind, mib: u64| {
             let mib = i64::try_from(mib).unwrap_or(i64::MAX);
             self.memory.with_label_values(&[kind]).set(mib);

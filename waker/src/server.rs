@@ -19,7 +19,7 @@ use futures_util::FutureExt;
 use rouse_protocol::app::AppId;
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::status::AppStatus;
-use rouse_protocol::wake::{Agreement, BootRequest, SleepRequest};
+use rouse_protocol::wake::{Agreement, BootRequest, PrewarmReport, SleepRequest};
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, WatchEvent};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, Change, Command, Ended};
 use crate::config::SocketConfig;
 use crate::registry::Registry;
+use crate::store::{PrewarmError, Prewarmed};
 
 /// The largest body that is read, in bytes. Ours are a few hundred.
 const MAX_BODY: usize = 64 * 1024;
@@ -101,6 +102,7 @@ pub async fn serve(
         .route("/v1/apps/{id}/clear", post(clear))
         .route("/v1/apps/{id}/boot", post(boot))
         .route("/v1/apps/{id}/park", post(park))
+        .route("/v1/apps/{id}/prewarm", post(prewarm))
         .route("/v1/apps/{id}/served", post(served))
         .route("/v1/apps/{id}/trace", get(trace))
         .route("/v1/status", get(status))
@@ -255,6 +257,35 @@ async fn park(State(shared): State<Shared>, UrlPath(id): UrlPath<String>, body: 
     }
 }
 
+/// Fetches the app's image into the cache, and answers when it is there.
+async fn prewarm(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> Response {
+    let app: AppId = match shared.find(&id) {
+        Ok(app) => app.view().0.id.clone(),
+        Err(refused) => return *refused,
+    };
+    let Some(store) = shared.registry.node().store.clone() else {
+        let detail = "`[store]` is not in waker.toml";
+        return refuse(409, "no-store", "this node has no store", detail);
+    };
+    let fetched = Box::pin(store.prewarm(&app)).await;
+    let error = match fetched {
+        Ok(Prewarmed { generation, was_there, bytes }) => {
+            return Json(PrewarmReport { generation, was_there, bytes }).into_response();
+        }
+        Err(error) => error,
+    };
+    let (status, code, title) = match &error {
+        PrewarmError::NoCache => (409, "no-cache", "this node has no cache"),
+        PrewarmError::Nothing => (404, "not-in-store", "it is not in the store"),
+        PrewarmError::Held(_) => (409, "held", "it is not free"),
+        PrewarmError::Keep(_) => (507, "full", "the cache has no room for it"),
+        PrewarmError::Reference(_) | PrewarmError::Fetch(_) => {
+            (502, "store", "the store did not give it")
+        }
+    };
+    refuse(status, code, title, error.to_string())
+}
+
 async fn served(
     State(shared): State<Shared>,
     UrlPath(id): UrlPath<String>,
@@ -301,7 +332,8 @@ async fn metrics(State(shared): State<Shared>) -> Response {
     let views = shared.registry.views();
     let states = views.iter().map(|(view, _)| view.state.as_str());
     let node = shared.registry.node();
-    let text = node.metrics.text(states, node.admission.figures());
+    let cache = node.store.as_ref().and_then(|store| store.cache());
+    let text = node.metrics.text(states, node.admission.figures(), cache);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

@@ -160,7 +160,7 @@ mod tests {
         let t = Instant::now();
         let shares = wake(t).shares(t + ms(4), t + ms(78), t + ms(90));
         let got = Phase::ALL.map(|p| shares.get(p).as_millis());
-        assert_eq!(got, [3, 1, 2, 3, 10, 4, 50, 1, 12]);
+        assert_eq!(got, [3, 1, 0, 2, 3, 10, 4, 50, 1, 12]);
         assert_eq!(shares.own, ms(3 + 1 + 2 + 9 + 1));
         assert_eq!(shares.total, ms(86));
     }
@@ -171,7 +171,7 @@ mod tests {
         let shares = wake(t).shares(t + ms(15), t + ms(78), t + ms(90));
         // Queue, image and VMM were over at 13; load ran from 13 to 23.
         let got = Phase::ALL.map(|p| shares.get(p).as_millis());
-        assert_eq!(got, [0, 0, 0, 0, 8, 4, 50, 1, 12]);
+        assert_eq!(got, [0, 0, 0, 0, 0, 8, 4, 50, 1, 12]);
         let late = wake(t).shares(t + ms(80), t + ms(81), t + ms(90));
         assert_eq!(late.get(Phase::Gate), ms(0));
         assert_eq!((late.get(Phase::Release), late.own, late.total), (ms(1), ms(1), ms(10)));

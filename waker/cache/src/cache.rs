@@ -56,6 +56,11 @@ impl Cache {
         &self.0.path
     }
 
+    /// How much it may occupy.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
     /// Whether there is such an entry. No use of it, and counted nowhere.
     pub fn contains(&self, id: &ContentId) -> bool {
         self.0.state().entries.contains_key(id)

@@ -3,7 +3,8 @@
 use rouse_protocol::app::AppId;
 use rouse_protocol::client::{ClientError, Lines};
 use rouse_protocol::wake::{
-    BootRequest, ParkRequest, PhaseTime, Ready, SleepReport, SleepRequest, Tier, WakeEvent,
+    BootRequest, ParkRequest, PhaseTime, PrewarmReport, Ready, SleepReport, SleepRequest, Tier,
+    WakeEvent,
 };
 use serde::Serialize;
 
@@ -111,6 +112,21 @@ fn slept(app: &AppId, report: &SleepReport) -> String {
         size(report.image_bytes)
     ));
     lines.join("\n")
+}
+
+pub(crate) async fn prewarm(session: &Session<'_>, app: &AppId) -> Result<(), Failure> {
+    let report = match session.client.prewarm(app).await {
+        Ok(report) => report,
+        Err(error) => return Err(session.failed(app, error).await),
+    };
+    if session.output.json() {
+        return session.output.document(&report);
+    }
+    let PrewarmReport { generation, was_there, bytes } = report;
+    session.output.say(&match was_there {
+        true => format!("{app}: generation {generation} was in the cache"),
+        false => format!("{app}: generation {generation} is in the cache, {} came", size(bytes)),
+    })
 }
 
 pub(crate) async fn park(session: &Session<'_>, app: &AppId, reason: &str) -> Result<(), Failure> {

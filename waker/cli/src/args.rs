@@ -70,6 +70,12 @@ pub(crate) enum Command {
         #[arg(long)]
         rollback: bool,
     },
+    /// Fetches a sleeping app's image from the store into this node's cache, ahead of a wake.
+    Prewarm {
+        /// The app.
+        #[arg(value_name = "APP")]
+        app: AppId,
+    },
     /// Ends an app's VM, if it has one, and lets nobody wake it until it is cleared.
     Park {
         /// The app.

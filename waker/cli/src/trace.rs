@@ -1,11 +1,11 @@
 //! `rouse trace`: the last wakes of an app.
 
 use rouse_protocol::app::AppId;
-use rouse_protocol::status::WakeTrace;
+use rouse_protocol::status::{StoreTrace, WakeTrace};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::text::{ago, line, moment, now_unix_ms};
+use crate::text::{ago, line, moment, now_unix_ms, size};
 use crate::waterfall;
 
 pub(crate) async fn run(session: &Session<'_>, app: &AppId, last: usize) -> Result<(), Failure> {
@@ -35,6 +35,12 @@ fn draw(wake: &WakeTrace, now: u64) -> String {
     }
     if let Some(why) = &wake.refused {
         lines.push(format!("  its image was not used: {}", line(why)));
+    }
+    if let Some(StoreTrace { requests, retries, hedges, bytes }) = wake.store {
+        lines.push(format!(
+            "  from the store: {} by {requests} requests, {retries} of them again, {hedges} beside another",
+            size(bytes)
+        ));
     }
     lines.extend(waterfall::draw(&wake.phases));
     if !wake.patches.is_empty() {
@@ -68,6 +74,7 @@ mod tests {
             outcome: Some(Outcome::Cold),
             refused: Some("vmm-version".into()),
             error: None,
+            store: Some(StoreTrace { requests: 9, retries: 1, hedges: 0, bytes: 3 << 20 }),
             phases: vec![PhaseTime { phase: Phase::Vmm, us: 12_000 }],
             patches: vec![patch("clock", None), patch("disk", Some("another\nmarker"))],
         };
@@ -78,6 +85,7 @@ mod tests {
             format!(
                 "2026-12-01T00:32:03.456Z (3m ago)  generation 8  cold\n  \
                    its image was not used: vmm-version\n  \
+                   from the store: 3.0M by 9 requests, 1 of them again, 0 beside another\n  \
                    vmm            12.00 ms  {bar}\n  \
                    total          12.00 ms\n  \
                    patches, after the first byte:\n  \

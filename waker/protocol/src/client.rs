@@ -19,7 +19,8 @@ use crate::app::AppId;
 use crate::problem::Problem;
 use crate::status::{AppStatus, WakeTrace};
 use crate::wake::{
-    Agreement, BootRequest, ParkRequest, Served, SleepReport, SleepRequest, WakeEvent,
+    Agreement, BootRequest, ParkRequest, PrewarmReport, Served, SleepReport, SleepRequest,
+    WakeEvent,
 };
 use crate::watch::{AppView, WatchEvent};
 
@@ -111,6 +112,12 @@ impl Client {
     pub async fn park(&self, app: &AppId, request: &ParkRequest) -> Result<(), ClientError> {
         let path = format!("/v1/apps/{app}/park");
         self.json::<_, serde_json::Value>(Method::POST, &path, Some(request)).await.map(drop)
+    }
+
+    /// Has `app`'s image fetched from the store into the node's cache, ahead of a wake; ends when it is there.
+    pub async fn prewarm(&self, app: &AppId) -> Result<PrewarmReport, ClientError> {
+        let path = format!("/v1/apps/{app}/prewarm");
+        self.json::<(), _>(Method::POST, &path, None).await
     }
 
     /// Tells that a first byte has gone out since the last wake.

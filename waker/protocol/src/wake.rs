@@ -345,6 +345,17 @@ pub struct BootRequest {
     pub rollback: bool,
 }
 
+/// The answer to `POST /v1/apps/{id}/prewarm`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrewarmReport {
+    /// The generation that waits in the node's cache now.
+    pub generation: Generation,
+    /// It was there already.
+    pub was_there: bool,
+    /// Bytes that came from the store.
+    pub bytes: u64,
+}
+
 /// The body of `POST /v1/apps/{id}/park`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -336,7 +336,7 @@ impl Actor {
         self.history.phases(self.wake.phases.iter().copied());
         self.history.end(Ok((outcome, refused)));
         if let Some(Fetched { cost, .. }) = fetched {
-            self.history.fetched(record.generation, cost);
+            self.history.fetched(record.generation, cost.unwrap_or_default());
         }
         self.machine = Some(machine);
         self.exit_told = false;

@@ -9,7 +9,7 @@ use rouse_conf::{Refused, Table};
 mod app;
 mod store;
 
-pub use store::{Place, StoreConfig};
+pub use store::{CacheConfig, Place, StoreConfig};
 
 pub use app::{AfterCrash, AppConfig, AppFiles, DiskConfig, MachineConfig, PatchConfig, read_apps};
 
@@ -30,6 +30,8 @@ pub struct WakerConfig {
     pub wake: WakeConfig,
     /// Where apps' generations go when they sleep; none: they stay on this node.
     pub store: Option<StoreConfig>,
+    /// How much of the disk images may take that are in the store, too.
+    pub cache: CacheConfig,
 }
 
 /// `[socket]`.
@@ -164,7 +166,17 @@ fn waker(file: &mut Table<'_>, base: &Path) -> Option<WakerConfig> {
         failed_before_park: t.optional_as("failed_before_park", 5, between(1, 1000)),
     });
     let store = file.optional_table("store", |t| store::read(t, base));
-    Some(WakerConfig { state_dir: state_dir?, apps_dir, socket: socket?, qemu, sleep, wake, store })
+    let cache = file.table("cache", store::read_cache);
+    Some(WakerConfig {
+        state_dir: state_dir?,
+        apps_dir,
+        socket: socket?,
+        qemu,
+        sleep,
+        wake,
+        store,
+        cache,
+    })
 }
 
 #[cfg(test)]

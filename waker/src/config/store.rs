@@ -25,6 +25,26 @@ pub enum Place {
     Directory(PathBuf),
 }
 
+/// `[cache]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// What images there may occupy, in bytes; none: a quarter of the file system. 0: there is no cache.
+    pub max: Option<u64>,
+    /// How far it is emptied once it is full, in percent of that.
+    pub low_percent: u64,
+    /// What stays free in the file system, in bytes, whoever fills it.
+    pub keep_free: u64,
+}
+
+pub(super) fn read_cache(t: &mut Table<'_>) -> CacheConfig {
+    let mib = |mib: u32| Ok::<_, String>(u64::from(mib) << 20);
+    CacheConfig {
+        max: t.optional_as("max_mib", None, |max| mib(max).map(Some)),
+        low_percent: t.optional_as("low_percent", 90, between(0, 100)),
+        keep_free: t.optional_as("keep_free_mib", 1 << 30, mib),
+    }
+}
+
 /// How long a request for a small object is tried: a visitor waits for some of them.
 const PATIENCE: Patience = Patience {
     tries: 6,

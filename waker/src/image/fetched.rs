@@ -13,10 +13,12 @@ use rouse_snapshot_format::Map;
 use super::disk::DiskId;
 use super::files::{read_bounded, read_small, remove_dir, sync_dir, write_durably};
 use super::manifest::{ImageRefusal, MAX_PART, Manifest};
-use super::{AppDir, DISK, DISK_ID, MANIFEST, MAP, MEMORY, STATE, generation_name};
+use super::{AppDir, DISK, DISK_ID, MANIFEST, MAP, MEMORY, PAIR, STATE, generation_name};
 use crate::store::{Local, Record};
 
 const RECORD: &str = "store.json";
+/// The agent's, in an app's directory, and beside what is fetched or kept.
+const KEY: &str = "key";
 /// What is being fetched.
 const DRAFT: &str = ".fetch";
 /// What is being removed.
@@ -37,16 +39,24 @@ pub struct Sleeping {
     pub disk: Option<PathBuf>,
 }
 
-/// Empty files to be filled with what a generation is made of.
+/// A directory for what a generation is made of, with its empty files for memory and disk.
 #[derive(Debug)]
-pub struct Draft {
-    path: PathBuf,
+pub struct Draft<'a> {
+    path: &'a Path,
 }
 
-impl Draft {
-    /// The directory.
-    pub fn path(&self) -> &Path {
-        &self.path
+impl<'a> Draft<'a> {
+    /// In the empty directory at `path`.
+    pub fn new(path: &'a Path) -> io::Result<Self> {
+        for name in [MEMORY, DISK] {
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(name))?;
+        }
+        Ok(Self { path })
+    }
+
+    /// The one at `path`.
+    pub fn at(path: &'a Path) -> Self {
+        Self { path }
     }
 
     /// The memory file.
@@ -57,6 +67,70 @@ impl Draft {
     /// The disk.
     pub fn disk(&self) -> PathBuf {
         self.path.join(DISK)
+    }
+
+    /// Puts the rest beside them, which are whole and synced. Durable when it returns.
+    pub fn finish(
+        self,
+        manifest: Manifest,
+        map: &Map,
+        state: &[u8],
+        key: &AgentKey,
+    ) -> io::Result<()> {
+        let path = self.path;
+        match &manifest.disk {
+            None => fs::remove_file(path.join(DISK))?,
+            Some(seal) => {
+                let id = DiskId { id: seal.id.clone() };
+                write_synced(&path.join(DISK_ID), &serde_json::to_vec(&id)?)?;
+                // The memory knows the disk by when it was last written to.
+                let written = u64::try_from(seal.written_unix_ns).unwrap_or(0);
+                let written = UNIX_EPOCH + Duration::from_nanos(written);
+                let disk = OpenOptions::new().write(true).open(path.join(DISK))?;
+                disk.set_times(fs::FileTimes::new().set_modified(written))?;
+                disk.sync_all()?;
+            }
+        }
+        write_synced(&path.join(STATE), state)?;
+        let bytes = map.to_bytes().map_err(io::Error::other)?;
+        write_synced(&path.join(MAP), &bytes)?;
+        let manifest =
+            Manifest { map_blake3: blake3::hash(&bytes).to_hex().to_string(), ..manifest };
+        write_synced(&path.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)?;
+        write_synced(&path.join(KEY), String::from(key.clone()).as_bytes())?;
+        sync_dir(path)
+    }
+}
+
+/// A generation that is in the store and leaves the app's directory. Whatever happens, nobody wakes it from
+/// here any more.
+#[derive(Debug)]
+pub struct Leaving<'a> {
+    dir: &'a AppDir,
+    path: PathBuf,
+}
+
+impl Leaving<'_> {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Moves its parts into another directory on the same file system.
+    pub fn move_into(&self, to: &Path) -> io::Result<()> {
+        for name in [MANIFEST, MEMORY, MAP, STATE, DISK, DISK_ID, KEY] {
+            match fs::rename(self.path.join(name), to.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of it.
+    pub fn remove(self) -> io::Result<()> {
+        remove_dir(&self.path)?;
+        self.dir.sync()
     }
 }
 
@@ -109,15 +183,40 @@ impl AppDir {
         Ok(Some(Sleeping { manifest, map, state, memory: from.join(MEMORY), disk }))
     }
 
-    /// An empty place to fetch a generation to; what an earlier try has left is removed.
-    pub fn draft(&self) -> io::Result<Draft> {
+    /// Where a generation is fetched to: what an earlier try has left is removed.
+    pub fn clear_draft(&self) -> io::Result<PathBuf> {
         let path = self.path.join(DRAFT);
         remove_dir(&path)?;
+        Ok(path)
+    }
+
+    /// [`Self::clear_draft`], made.
+    pub fn make_draft(&self) -> io::Result<PathBuf> {
+        let path = self.clear_draft()?;
         fs::DirBuilder::new().mode(0o700).create(&path)?;
-        for name in [MEMORY, DISK] {
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(name))?;
+        Ok(path)
+    }
+
+    /// Takes a generation that is free away from what this node wakes, with the key beside it. None: it is not
+    /// here, or kept for a way back.
+    pub fn leaving(
+        &self,
+        generation: Generation,
+        key: &AgentKey,
+    ) -> io::Result<Option<Leaving<'_>>> {
+        let _turn = self.turns.take();
+        let from = self.path.join(generation_name(generation));
+        if self.current()? != Some(generation) || from.join(PAIR).try_exists()? {
+            return Ok(None);
         }
-        Ok(Draft { path })
+        self.trim_now(&from)?;
+        write_durably(&from.join(KEY), String::from(key.clone()).as_bytes())?;
+        let path = self.path.join(GONE);
+        remove_dir(&path)?;
+        fs::rename(&from, &path)?;
+        self.point_to(None)?;
+        self.sync()?;
+        Ok(Some(Leaving { dir: self, path }))
     }
 
     /// Removes what a fetch or a removal that were cut off have left.
@@ -135,42 +234,16 @@ impl AppDir {
         remove_dir(&gone)
     }
 
-    /// Makes what was fetched the app's newest generation. Its files are whole and synced. Durable when it
-    /// returns.
-    pub fn adopt(
-        &self,
-        draft: Draft,
-        manifest: Manifest,
-        map: &Map,
-        state: &[u8],
-        key: &AgentKey,
-        superseded: bool,
-    ) -> io::Result<()> {
+    /// Makes what is whole in the directory at `path`, [`Self::clear_draft`]'s, the app's newest generation. What
+    /// was here is thrown away if it is `superseded`, and set aside otherwise. Durable when it returns.
+    pub fn adopt(&self, path: &Path, superseded: bool) -> io::Result<(Generation, AgentKey)> {
         let _turn = self.turns.take();
-        let Draft { path } = draft;
-        match &manifest.disk {
-            None => fs::remove_file(path.join(DISK))?,
-            Some(seal) => {
-                let id = DiskId { id: seal.id.clone() };
-                write_durably(&path.join(DISK_ID), &serde_json::to_vec(&id)?)?;
-                // The memory knows the disk by when it was last written to.
-                let written = u64::try_from(seal.written_unix_ns).unwrap_or(0);
-                let written = UNIX_EPOCH + Duration::from_nanos(written);
-                let disk = OpenOptions::new().write(true).open(path.join(DISK))?;
-                disk.set_times(fs::FileTimes::new().set_modified(written))?;
-                disk.sync_all()?;
-            }
-        }
-        write_synced(&path.join(STATE), state)?;
-        let bytes = map.to_bytes().map_err(io::Error::other)?;
-        write_synced(&path.join(MAP), &bytes)?;
-        let generation = manifest.generation;
-        let manifest =
-            Manifest { map_blake3: blake3::hash(&bytes).to_hex().to_string(), ..manifest };
-        write_synced(&path.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)?;
-        sync_dir(&path)?;
+        let manifest = Manifest::read(path).map_err(io::Error::other)?;
+        let key = read_small(&path.join(KEY))?;
+        let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{KEY}: {error}"));
+        let key: AgentKey = String::from_utf8_lossy(&key).trim().parse().map_err(wrong)?;
         // A restored guest has it in its memory.
-        write_durably(&self.path.join("key"), String::from(key.clone()).as_bytes())?;
+        fs::rename(path.join(KEY), self.path.join(KEY))?;
         for (generation, there) in self.generations()? {
             if superseded {
                 self.remove(generation)?;
@@ -182,9 +255,11 @@ impl AppDir {
         if live.try_exists()? {
             self.set_aside(&live)?;
         }
-        fs::rename(&path, self.path.join(generation_name(generation)))?;
+        let generation = manifest.generation;
+        fs::rename(path, self.path.join(generation_name(generation)))?;
         self.point_to(Some(generation))?;
-        self.sync()
+        self.sync()?;
+        Ok((generation, key))
     }
 }
 

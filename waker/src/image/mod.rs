@@ -40,7 +40,7 @@ mod room;
 mod settle;
 
 pub use disk::{DiskError, DiskId, DiskSeal};
-pub use fetched::{Draft, Sleeping};
+pub use fetched::{Draft, Leaving, Sleeping};
 pub use manifest::{ImageRefusal, Layer, MAX_PART, Manifest};
 pub use room::{TrimError, Trimmed, reserve};
 pub use settle::{SavedMemory, Settle, SettleError, Settled};

@@ -164,6 +164,20 @@ impl AppDir {
         Ok(Trimmed::Done(bytes))
     }
 
+    /// Gives back what the image in `from` does not need, at once, by whoever has the turn.
+    pub(super) fn trim_now(&self, from: &Path) -> io::Result<()> {
+        let map = Map::open(from.join(super::MAP)).map_err(io::Error::other)?;
+        let file = OpenOptions::new().write(true).open(from.join(MEMORY))?;
+        if wasteful(&file.metadata()?, &map) {
+            for piece in zeros(&map) {
+                if !punch(&file, &piece)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a trim that runs, and has none begin any more.
     pub fn stop_trims(&self) {
         self.turns.close();
@@ -173,16 +187,7 @@ impl AppDir {
     /// gone.
     pub fn trim_unused(&self) -> io::Result<()> {
         let live = self.path.join(LIVE);
-        let Ok(map) = Map::open(live.join(super::MAP)) else { return Ok(()) };
-        let file = OpenOptions::new().write(true).open(live.join(MEMORY))?;
-        if wasteful(&file.metadata()?, &map) {
-            for piece in zeros(&map) {
-                if !punch(&file, &piece)? {
-                    break;
-                }
-            }
-        }
-        Ok(())
+        if live.join(super::MAP).try_exists()? { self.trim_now(&live) } else { Ok(()) }
     }
 }
 

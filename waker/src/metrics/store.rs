@@ -16,7 +16,7 @@ pub(super) struct StoreMetrics {
     sent: IntCounterVec,
     /// `rouse_waker_store_sent_bytes_total`.
     sent_bytes: IntCounter,
-    /// `rouse_waker_store_fetched_total{end}`: generations fetched for a wake: done, none, failed.
+    /// `rouse_waker_store_fetched_total{end}`: generations fetched for a wake: done, cached, none, failed.
     fetched: IntCounterVec,
     /// `rouse_waker_store_fetched_bytes`: what came for each wake.
     fetched_bytes: Histogram,
@@ -78,7 +78,8 @@ impl StoreMetrics {
 
     pub(super) fn fetched(&self, fetched: Result<Option<&Fetched>, &FetchError>) {
         let end = match fetched {
-            Ok(Some(Fetched { cost, .. })) => {
+            Ok(Some(Fetched { cost: None, .. })) => "cached",
+            Ok(Some(Fetched { cost: Some(cost), .. })) => {
                 self.fetched_bytes.observe(cost.bytes as f64);
                 self.fetch_requests.observe(cost.requests as f64);
                 self.requests.with_label_values(&["fetching"]).inc_by(cost.requests);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,15 +16,18 @@ use rouse_transfer::{
 };
 
 use super::manifest::{Archived, StoredManifest, below};
-use super::reference::{Stored, app_key};
+use super::reference::{Stored, Turn, app_key};
 use super::up::{OpenLayersError, ReadManifestError, open_layers, read_manifest};
-use super::{NodeStore, small};
+use super::{NodeStore, ReferenceFault, cached, small};
 use crate::app::blocking;
 use crate::fault;
 use crate::image::{AppDir, Draft, MAX_PART};
 
 /// What has to stay free besides the image, in bytes: for its map, its state and the next sleep's.
 const SPARE: u64 = 64 << 20;
+
+/// What state, map and records of an image in the cache take at most, as far as is reckoned, in bytes.
+const OWN: u64 = 1 << 20;
 
 /// A generation that was fetched, and sleeps here.
 #[derive(Debug)]
@@ -33,8 +36,8 @@ pub struct Fetched {
     pub generation: Generation,
     /// What its agent signs with.
     pub key: AgentKey,
-    /// What it cost.
-    pub cost: Cost,
+    /// What it cost; none: it was in the cache.
+    pub cost: Option<Cost>,
     /// From the start until the working set was there.
     pub working_set_after: Option<Duration>,
 }
@@ -50,6 +53,40 @@ pub struct Cost {
     pub hedges: u64,
     /// Bytes that came.
     pub bytes: u64,
+}
+
+/// A generation that waits in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prewarmed {
+    /// Which.
+    pub generation: Generation,
+    /// It was there already.
+    pub was_there: bool,
+    /// Bytes that came.
+    pub bytes: u64,
+}
+
+/// Why nothing waits in the cache.
+#[derive(Debug, thiserror::Error)]
+pub enum PrewarmError {
+    /// There is no cache.
+    #[error("this node has no cache: set `cache.max_mib` in waker.toml")]
+    NoCache,
+    /// The app has never slept into the store.
+    #[error("the store has no generation of it")]
+    Nothing,
+    /// It runs, or is not in the store yet.
+    #[error("node {0} has it, awake or not in the store yet")]
+    Held(String),
+    /// The reference can't be read.
+    #[error(transparent)]
+    Reference(#[from] ReferenceFault),
+    /// It can't be fetched.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The cache does not take it.
+    #[error(transparent)]
+    Keep(#[from] cached::KeepError),
 }
 
 /// Why a generation is not here.
@@ -148,8 +185,8 @@ impl FetchError {
 }
 
 impl NodeStore {
-    /// Fetches a generation, so that it is as if it had slept here. What was here goes: it is thrown away if
-    /// it is `superseded`, and set aside otherwise.
+    /// Fetches a generation, from the cache or from the store, so that it is as if it had slept here. What was
+    /// here goes: it is thrown away if it is `superseded`, and set aside otherwise.
     pub async fn fetch(
         &self,
         app: &AppId,
@@ -158,6 +195,68 @@ impl NodeStore {
         superseded: bool,
         asked: &Asked,
     ) -> Result<Fetched, FetchError> {
+        let file = || move |source| FetchError::File { path: dir.path().to_owned(), source };
+        let (cache, wanted, place) = (self.cache.clone(), stored.clone(), Arc::clone(dir));
+        let cached = blocking(move || {
+            let to = place.clear_draft()?;
+            let Some(cache) = cache else { return Ok(None) };
+            Ok(cached::take(&cache, &wanted, &to)?.then_some(to))
+        });
+        let (to, cost, working_set_after) = match cached.await.map_err(file())? {
+            Some(to) => (to, None, None),
+            None => {
+                let place = Arc::clone(dir);
+                let to = blocking(move || place.make_draft()).await.map_err(file())?;
+                let (cost, after) = Box::pin(self.bring(app, &to, stored, asked)).await?;
+                (to, Some(cost), after)
+            }
+        };
+        let adopting = Arc::clone(dir);
+        let adopted = blocking(move || adopting.adopt(&to, superseded)).await;
+        let (generation, key) = adopted.map_err(file())?;
+        fault::hit("store-adopted").map_err(file())?;
+        Ok(Fetched { generation, key, cost, working_set_after })
+    }
+
+    /// Has the newest generation of a sleeping app in the cache, ahead of its wake.
+    pub async fn prewarm(&self, app: &AppId) -> Result<Prewarmed, PrewarmError> {
+        let cache = self.cache.clone().ok_or(PrewarmError::NoCache)?;
+        let asked = Asked::default();
+        let Some((reference, _)) = self.read(app, &asked).await? else {
+            return Err(PrewarmError::Nothing);
+        };
+        if reference.turn == Turn::Held {
+            return Err(PrewarmError::Held(reference.owner));
+        }
+        let stored = reference.newest().cloned().ok_or(PrewarmError::Nothing)?;
+        let generation = stored.generation;
+        let Some(id) = cached::entry(&stored) else { return Err(PrewarmError::Nothing) };
+        if cache.contains(&id) {
+            return Ok(Prewarmed { generation, was_there: true, bytes: 0 });
+        }
+        let at = app_key(app);
+        let manifest = read_manifest(self, &at, &stored, &asked).await.map_err(FetchError::from)?;
+        let disk = manifest.disk.iter().flat_map(|disk| &disk.layers);
+        // As much as all layers together have; what one hides of another is given back.
+        let data: u64 = manifest.memory.iter().chain(disk).map(|layer| layer.data_bytes).sum();
+        let reserving = cache.clone();
+        let draft =
+            blocking(move || reserving.reserve(data.saturating_add(OWN), cached::now_unix_ms()));
+        let draft = draft.await.map_err(cached::KeepError::from)?;
+        let (cost, _) = Box::pin(self.bring(app, draft.path(), &stored, &asked)).await?;
+        let published = blocking(move || draft.publish(&id, cached::now_unix_ms()).map(drop));
+        published.await.map_err(cached::KeepError::from)?;
+        Ok(Prewarmed { generation, was_there: false, bytes: cost.bytes })
+    }
+
+    /// Brings all parts of a generation into the empty directory `to`.
+    async fn bring(
+        &self,
+        app: &AppId,
+        to: &Path,
+        stored: &Stored,
+        asked: &Asked,
+    ) -> Result<(Cost, Option<Duration>), FetchError> {
         let at = app_key(app);
         let manifest = read_manifest(self, &at, stored, asked).await?;
         let (there, generation) = (&manifest.image.app, manifest.image.generation);
@@ -181,14 +280,10 @@ impl NodeStore {
         if disk.as_ref().map(|disk| disk.map().mem_size()) != disk_bytes {
             return Err(FetchError::Damaged("disk"));
         }
-        let file = |path: PathBuf| move |source| FetchError::File { path, source };
-        let drafted = {
-            let dir = Arc::clone(dir);
-            blocking(move || dir.draft()).await
-        };
-        let draft = drafted.map_err(file(dir.path().to_owned()))?;
-        admit(&draft, generation, &memory, disk.as_ref())?;
-        fault::hit("store-fetching").map_err(file(dir.path().to_owned()))?;
+        let file = || move |source| FetchError::File { path: to.to_owned(), source };
+        let draft = Draft::new(to).map_err(file())?;
+        admit(to, generation, &memory, disk.as_ref())?;
+        fault::hit("store-fetching").map_err(file())?;
         let id = ImageId::from_hex(&manifest.image.image_id)?;
         let map = memory.map().clone().with_image_id(id);
         let (memory, disk) = futures_util::try_join!(filled(memory, draft.memory()), async {
@@ -197,7 +292,7 @@ impl NodeStore {
                 None => Ok(None),
             }
         },)?;
-        fault::hit("store-fetched").map_err(file(dir.path().to_owned()))?;
+        fault::hit("store-fetched").map_err(file())?;
         let mut cost =
             Cost { requests: asked.requests(), retries: asked.retries(), ..Cost::default() };
         for metrics in [Some(memory), disk].into_iter().flatten() {
@@ -207,13 +302,13 @@ impl NodeStore {
             cost.bytes += metrics.bytes;
         }
         let StoredManifest { image, key, .. } = manifest;
-        let (publishing, published_key) = (Arc::clone(dir), key.clone());
-        let place = draft.path().to_owned();
-        blocking(move || publishing.adopt(draft, image, &map, &state, &published_key, superseded))
-            .await
-            .map_err(file(place))?;
-        fault::hit("store-adopted").map_err(file(dir.path().to_owned()))?;
-        Ok(Fetched { generation, key, cost, working_set_after: memory.working_set_after })
+        let working_set_after = memory.working_set_after;
+        let finished = {
+            let to = to.to_owned();
+            blocking(move || Draft::at(&to).finish(image, &map, &state, &key))
+        };
+        finished.await.map_err(file())?;
+        Ok((cost, working_set_after))
     }
 
     async fn state(
@@ -254,17 +349,17 @@ async fn filled(layers: Layers, path: PathBuf) -> Result<Metrics, FetchError> {
 
 /// Whether there is room for all of it, before anything is fetched: half an image is of no use.
 fn admit(
-    draft: &Draft,
+    to: &Path,
     generation: Generation,
     memory: &Layers,
     disk: Option<&Layers>,
 ) -> Result<(), FetchError> {
     let data = |map: &Map| map.counts().data * PAGE;
     let needed = data(memory.map()) + disk.map_or(0, |disk| data(disk.map())) + SPARE;
-    let path = draft.path().to_owned();
+    let path = to.to_owned();
     let failed =
         |errno: rustix::io::Errno| FetchError::File { path: path.clone(), source: errno.into() };
-    let room = rustix::fs::statvfs(draft.path()).map_err(failed)?;
+    let room = rustix::fs::statvfs(to).map_err(failed)?;
     let free = room.f_bavail.saturating_mul(room.f_frsize);
     if free < needed {
         return Err(FetchError::NoRoom { path, generation, needed, free });

@@ -14,6 +14,7 @@
 //!
 //! The node's own word is `store.json` in the app's directory ([`record`]), written before what it speaks of.
 
+mod cached;
 mod claim;
 mod down;
 mod gc;
@@ -23,9 +24,13 @@ mod reference;
 mod take;
 mod up;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use rouse_cache::Cache;
 use rouse_protocol::app::AppId;
 use rouse_store::{Condition, Conditions, Key, Span, Store, StoreError, Version};
 use rouse_transfer::{Asked, Patience, retry};
@@ -33,8 +38,9 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use self::reference::{Reference, ReferenceError, app_key};
 
+pub use self::cached::KeepError;
 pub use self::claim::{Asker, Claim, Local, decide};
-pub use self::down::{Cost, FetchError, Fetched};
+pub use self::down::{Cost, FetchError, Fetched, PrewarmError, Prewarmed};
 pub use self::gc::{CollectError, Collected};
 pub use self::record::{Record, Turn as RecordTurn};
 pub use self::reference::{Stored, Turn};
@@ -66,6 +72,8 @@ pub struct Settings {
 pub struct NodeStore {
     store: Arc<dyn Store>,
     settings: Settings,
+    /// Where images wait; none: they stay in their apps' directories, for good.
+    cache: Option<Cache>,
     conditions: OnceCell<Conditions>,
     ups: Semaphore,
 }
@@ -88,14 +96,19 @@ pub enum ReferenceFault {
 
 impl NodeStore {
     /// `store` for a node. Nothing is asked yet.
-    pub fn new(store: Arc<dyn Store>, settings: Settings) -> Self {
+    pub fn new(store: Arc<dyn Store>, settings: Settings, cache: Option<Cache>) -> Self {
         let ups = Semaphore::new(settings.ups_at_once.max(1));
-        Self { store, settings, conditions: OnceCell::new(), ups }
+        Self { store, settings, cache, conditions: OnceCell::new(), ups }
     }
 
     /// How it is used.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Where images wait.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
     }
 
     /// What conditional writes are worth there, found out once.

@@ -20,7 +20,7 @@ use super::manifest::{
 };
 use super::record::{Record, Turn};
 use super::reference::{Reference, Stored, app_key};
-use super::{NodeStore, ReferenceFault, small};
+use super::{KeepError, NodeStore, ReferenceFault, cached, small};
 use crate::app::blocking;
 use crate::fault;
 use crate::image::{AppDir, ImageRefusal, Sleeping};
@@ -129,6 +129,10 @@ impl NodeStore {
         let generation = sleeping.manifest.generation;
         let record = up.dir.store_record().map_err(UploadError::Record)?;
         if record.as_ref().is_some_and(|record| record.turn == Turn::Free(generation)) {
+            // What was cut off before it was kept.
+            let reference = self.read(&up.app, &Asked::default()).await?;
+            let stored = reference.and_then(|(reference, _)| reference.newest().cloned());
+            self.keep(up, stored).await;
             return Ok(Some(Freed { generation, was_there: true, ..Freed::default() }));
         }
         let mut sending = Sending {
@@ -139,17 +143,25 @@ impl NodeStore {
             asked: Asked::default(),
             bytes: 0,
         };
-        let sent = up.cancel.run_until_cancelled(sending.send(&sleeping, record.as_ref()));
+        let sent =
+            up.cancel.run_until_cancelled(Box::pin(sending.send(&sleeping, record.as_ref())));
         let (reference, version, known, stored) = sent.await.ok_or_else(cancelled)??;
         // From here on it comes to an end: whoever wakes the app waits for that.
         let was_there = stored.is_none();
-        if let Some(stored) = stored {
+        let free = reference.turn == super::Turn::Free;
+        let next = match &stored {
+            Some(stored) => Some(reference.published(stored.clone(), self.settings.keep)),
+            // It was fetched and never ran.
+            None if !free => Some(Reference { turn: super::Turn::Free, ..reference.clone() }),
+            None => None,
+        };
+        let stored = stored.or_else(|| reference.newest().cloned());
+        if let Some(next) = next {
             let freeing = Record { fence: known, turn: Turn::Freeing(generation) };
             let dir = &up.dir;
             dir.write_store_record(&freeing).map_err(UploadError::Record)?;
             fault::hit("store-freeing").map_err(UploadError::Record)?;
-            let next =
-                Reference { fence: known, ..reference.published(stored, self.settings.keep) };
+            let next = Reference { fence: known, ..next };
             match self.write(&next, version.as_ref(), &sending.asked).await {
                 Err(ReferenceFault::Store(StoreError::Changed { .. })) => {
                     return Err(self.taken(up, known, &sending.asked).await);
@@ -160,6 +172,7 @@ impl NodeStore {
         }
         let free = Record { fence: known, turn: Turn::Free(generation) };
         up.dir.write_store_record(&free).map_err(UploadError::Record)?;
+        self.keep(up, stored).await;
         Ok(Some(Freed {
             generation,
             bytes: sending.bytes,
@@ -167,6 +180,19 @@ impl NodeStore {
             retries: sending.asked.retries(),
             was_there,
         }))
+    }
+
+    /// A generation that is free need not stay in the app's directory.
+    async fn keep(&self, up: &Up, stored: Option<Stored>) {
+        let (Some(cache), Some(stored)) = (self.cache.clone(), stored) else { return };
+        let (dir, key) = (Arc::clone(&up.dir), up.key.clone());
+        match blocking(move || cached::keep(&cache, &dir, &stored, &key)).await {
+            Ok(()) => {}
+            Err(KeepError::Reserve(error)) => {
+                tracing::info!(app = %up.app, %error, "its image is in the store alone");
+            }
+            Err(error) => tracing::warn!(app = %up.app, %error, "its image is not in the cache"),
+        }
     }
 
     async fn taken(&self, up: &Up, known: u64, asked: &Asked) -> UploadError {

@@ -216,6 +216,7 @@ pub(crate) fn trace(generation: u64) -> WakeTrace {
         generation: Generation(generation),
         outcome: Some(Outcome::Resumed),
         refused: None,
+        store: None,
         error: None,
         phases: phases(),
         patches: vec![PatchTrace { patch: "clock".into(), us: 900, error: None }],
