@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use rustix::io::Errno;
 
+use crate::probe::{Probed, probe};
 use crate::{
     Body, Condition, Conditions, Got, Key, Meta, Page, Part, Span, Store, StoreError, Upload,
     Version,
@@ -136,6 +137,22 @@ impl From<Condition<'_>> for Held {
 }
 
 #[async_trait]
+impl Probed for Directory {
+    async fn write(
+        &self,
+        key: &Key,
+        bytes: &'static [u8],
+        condition: Condition<'_>,
+    ) -> Result<Version, StoreError> {
+        self.put(key, Bytes::from_static(bytes), condition).await
+    }
+
+    async fn remove(&self, key: &Key) -> Result<(), StoreError> {
+        self.delete(key).await
+    }
+}
+
+#[async_trait]
 impl Store for Directory {
     async fn get(
         &self,
@@ -241,13 +258,6 @@ impl Store for Directory {
     }
 
     async fn conditions(&self, scratch: &Key) -> Result<Conditions, StoreError> {
-        self.delete(scratch).await?;
-        let first = self.put(scratch, Bytes::from_static(b"1"), Condition::Absent).await?;
-        let again = self.put(scratch, Bytes::from_static(b"2"), Condition::Absent).await;
-        self.put(scratch, Bytes::from_static(b"3"), Condition::Always).await?;
-        let stale = self.put(scratch, Bytes::from_static(b"4"), Condition::Unchanged(&first)).await;
-        self.delete(scratch).await?;
-        let refused = |done| matches!(done, Err(StoreError::Changed { .. }));
-        Ok(Conditions { absent: refused(again), unchanged: refused(stale) })
+        probe(self, scratch).await
     }
 }

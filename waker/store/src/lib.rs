@@ -7,6 +7,8 @@
 
 mod directory;
 mod key;
+mod probe;
+mod s3;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -18,6 +20,7 @@ use futures_util::Stream;
 
 pub use directory::Directory;
 pub use key::{Key, KeyError};
+pub use s3::{Encryption, OpenS3Error, S3, S3Options};
 
 /// Names what an object was at one time: S3's `ETag`. Two versions of one object are equal only
 /// when their bytes are.

@@ -1,0 +1,1 @@
+//! An S3 server in the process of a test.
