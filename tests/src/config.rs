@@ -46,6 +46,9 @@ pub struct Store {
     /// Where it is, if it is a directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
+    /// Where it is, if it is a bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub s3: Option<S3>,
     /// Whether apps move; none: the waker's own default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moving: Option<bool>,
@@ -57,12 +60,26 @@ pub struct Store {
     pub grace_seconds: Option<u64>,
 }
 
+/// `[store.s3]` of `waker.toml`.
+#[derive(Clone, Debug, Serialize)]
+pub struct S3 {
+    /// The bucket.
+    pub bucket: String,
+    /// Where in it the store is.
+    pub prefix: String,
+    /// Where the server is.
+    pub endpoint: String,
+    /// A file with the credentials for it.
+    pub credentials_file: PathBuf,
+}
+
 impl Store {
     /// A store in this directory, as `node` uses it.
     pub fn directory(node: &str, path: &Path) -> Self {
         Self {
             node: node.to_owned(),
             directory: Some(path.to_owned()),
+            s3: None,
             moving: None,
             keep: None,
             grace_seconds: None,

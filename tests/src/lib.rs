@@ -40,7 +40,7 @@ pub use binaries::Binaries;
 pub use certificates::Certificate;
 pub use config::{
     App, AppSleep, Disk, Gate, GuestVm, Hold, Listen, Origin, Park, Patch, ProxyConfig, ProxyWaker,
-    Qemu, Server, Store, Wake, WakerConfig, WakerSleep, WakerSocket,
+    Qemu, S3, Server, Store, Wake, WakerConfig, WakerSleep, WakerSocket,
 };
 pub use daemon::Daemon;
 pub use frames::Frames;

@@ -2,22 +2,48 @@
 #![forbid(unsafe_code)]
 
 mod cached;
+mod faults;
 #[cfg(feature = "failpoints")]
 mod killed;
 mod moving;
 
 use std::path::Path;
 
+use rouse_s3::Server;
 use rouse_tests::{
-    App, Binaries, Counter, LogHead, Node, NodeBuilder, Reply, Store, eventually, read_log,
+    App, Binaries, Counter, LogHead, Node, NodeBuilder, Reply, S3, Store, eventually, read_log,
 };
 
-/// A node called `name` with the test app on a disk of its own, over the store in `store`.
-fn builder(name: &str, store: &Path) -> NodeBuilder {
+/// A node with the test app on a disk of its own, over a store.
+fn over(store: Store) -> NodeBuilder {
     let binaries = Binaries::find();
     Node::builder(&binaries)
         .app(App::hello(&binaries).disk(32))
-        .waker(|waker| waker.store = Some(Store::directory(name, store)))
+        .waker(|waker| waker.store = Some(store))
+}
+
+/// A node called `name`, over the store in a directory.
+fn builder(name: &str, store: &Path) -> NodeBuilder {
+    over(Store::directory(name, store))
+}
+
+/// A bucket of its own on the S3 server that the environment wants, or on one of ours.
+async fn server() -> Server {
+    Server::wanted().await.expect("an S3 server")
+}
+
+/// The store in the bucket, as the node called `name` uses it.
+fn bucket(name: &str, server: &Server) -> Store {
+    Store {
+        directory: None,
+        s3: Some(S3 {
+            bucket: server.bucket().to_owned(),
+            prefix: server.prefix().to_owned(),
+            endpoint: server.endpoint().to_owned(),
+            credentials_file: server.credentials_file().to_owned(),
+        }),
+        ..Store::directory(name, Path::new("/"))
+    }
 }
 
 /// Waits until so many generations were sent since the waker started.
@@ -62,7 +88,16 @@ async fn assert_log(node: &Node, acknowledged: &[LogHead], when: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_app_of_which_nothing_is_left_here_goes_on_where_it_stood() {
     let store = tempfile::tempdir().expect("a directory");
-    let mut node = builder("a", store.path()).start().await;
+    comes_back(builder("a", store.path()).start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn and_so_it_does_from_s3() {
+    let server = server().await;
+    comes_back(over(bucket("a", &server)).start().await).await;
+}
+
+async fn comes_back(mut node: Node) {
     let (mut before, _) = count(&node).await;
     let mut acknowledged = vec![node.log("before any sleep").await];
     let mut first = 0;

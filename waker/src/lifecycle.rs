@@ -237,7 +237,7 @@ pub enum Event {
 pub enum WakeEnd {
     /// A VM of this life runs.
     Ready(Generation),
-    /// This node can't now: it has no room, or another has the app. It says nothing about the app.
+    /// This node can't now: it has no room, another has the app, or the store is away. It says nothing about the app.
     Unable,
     /// It failed.
     Failed(String),

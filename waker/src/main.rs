@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use rouse_cache::{Budget, Cache};
-use rouse_store::{Directory, Store};
+use rouse_store::{Directory, S3, Store};
 use rouse_waker::admission::Admission;
 use rouse_waker::app::Node;
 use rouse_waker::config::{self, CacheConfig, OnExit, Place, StoreConfig, WakerConfig};
@@ -201,6 +201,10 @@ async fn open_store(config: &WakerConfig) -> anyhow::Result<Option<Arc<NodeStore
         Place::Directory(path) => {
             let opened = Directory::open(path);
             Arc::new(opened.with_context(|| format!("the store in {}", path.display()))?)
+        }
+        Place::S3(options) => {
+            let opened = S3::open((**options).clone()).await;
+            Arc::new(opened.with_context(|| format!("the store in bucket {}", options.bucket))?)
         }
     };
     let cache = open_cache(&config.cache, &config.state_dir)?;

@@ -269,10 +269,11 @@ impl Actor {
             Done::Woken(Err(error)) => {
                 tracing::warn!(app = %self.config.id, %error, "the wake failed");
                 let code = error.code();
-                let unable = matches!(code, FailureCode::Full | FailureCode::Elsewhere);
+                let unable = error.is_no_fault_of_the_app();
                 self.node.metrics.not_woken(match code {
                     FailureCode::Full => "no-room",
                     FailureCode::Elsewhere => "elsewhere",
+                    FailureCode::Store => "store",
                     _ => "failed",
                 });
                 let detail = error.to_string();

@@ -84,6 +84,18 @@ pub(super) enum WakeError {
 }
 
 impl WakeError {
+    /// Whether it says nothing about the app: it is not counted among its failures, and nobody is told to wait
+    /// longer each time.
+    pub(super) fn is_no_fault_of_the_app(&self) -> bool {
+        match self {
+            // What is spoilt in the store stays so.
+            Self::Fetch(error) => !error.is_spoilt(),
+            Self::Take(TakeError::Reference(error)) => !error.is_spoilt(),
+            Self::Take(TakeError::Lost(_)) => false,
+            error => matches!(error.code(), FailureCode::Full | FailureCode::Elsewhere),
+        }
+    }
+
     pub(super) fn code(&self) -> FailureCode {
         match self {
             Self::NoRoom(..) | Self::TooLarge(_) | Self::NoSpace { .. } => FailureCode::Full,

@@ -14,7 +14,7 @@ pub use store::{CacheConfig, Place, StoreConfig};
 pub use app::{AfterCrash, AppConfig, AppFiles, DiskConfig, MachineConfig, PatchConfig, read_apps};
 
 /// `waker.toml`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct WakerConfig {
     /// Where apps' images are kept.
     pub state_dir: PathBuf,
@@ -219,6 +219,41 @@ mod tests {
         let refused = read(&long).unwrap_err().to_string();
         assert!(refused.contains("`state_dir`: is 10 characters too long"), "{refused}");
         assert!(refused.contains("`socket.path`: has 121 characters"), "{refused}");
+    }
+
+    #[test]
+    fn a_store_is_one_and_all_that_is_wrong_with_it_is_told() {
+        let with = |store: &str| read(&format!("state_dir='s'\n[socket]\npath='w'\n{store}"));
+        let store = |text: &str| with(text).unwrap().store.unwrap();
+        let directory = store("[store]\ndirectory = 'd'\nnode = 'n'\n");
+        assert!(matches!(&directory.place, Place::Directory(d) if d == Path::new("/etc/rouse/d")));
+        let settings = directory.settings;
+        assert_eq!((&*settings.node, settings.moving, settings.keep), ("n", true, 1));
+        let s3 = store("[store.s3]\nbucket = 'images'\nprefix = 'a/b'\nendpoint = 'http://x'\n");
+        let Place::S3(options) = s3.place else { panic!("{s3:?}") };
+        assert!(options.path_style, "which most compatible stores want");
+        assert_eq!(options.prefix, rouse_store::Key::new("a/b").ok());
+        let wrong = "[store]\nkeep = 101\nnode = '../x'\n[store.s3]\nbucket = 'x'\nprefix = '../y'\n\
+                     endpoint = 'ftp://x'\nsse = 'none'\n";
+        let refused = with(wrong).unwrap_err().to_string();
+        for expected in [
+            ":5: `store.keep`: is between 0 and 100",
+            ":6: `store.node`: ",
+            ":8: `store.s3.bucket`: ",
+            ":9: `store.s3.prefix`: ",
+            ":10: `store.s3.endpoint`: is a URL",
+            ":11: `store.s3.sse`: is `AES256` or `aws:kms`",
+        ] {
+            assert!(refused.contains(expected), "{expected} is not in\n{refused}");
+        }
+        for (text, expected) in [
+            ("[store]\n", "needs `directory`"),
+            ("[store]\ndirectory='d'\n[store.s3]\nbucket='abc'\n", "has both"),
+            ("[store.s3]\nbucket='abc'\nkms_key='k'\n", "needs `store.s3.sse"),
+        ] {
+            let refused = with(text).unwrap_err().to_string();
+            assert!(refused.contains(expected), "{expected} is not in\n{refused}");
+        }
     }
 
     #[test]

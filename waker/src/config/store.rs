@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use rouse_conf::Table;
 use rouse_conf::check::{between, seconds};
+use rouse_store::{Encryption, Key, S3Options};
 use rouse_transfer::Patience;
 
 use crate::store::Settings;
 
 /// `[store]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// Where it is.
     pub place: Place,
@@ -19,10 +20,12 @@ pub struct StoreConfig {
 }
 
 /// Where a store is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Place {
     /// In a directory.
     Directory(PathBuf),
+    /// In a bucket.
+    S3(Box<S3Options>),
 }
 
 /// `[cache]`.
@@ -54,7 +57,11 @@ const PATIENCE: Patience = Patience {
 };
 
 pub(super) fn read(t: &mut Table<'_>, base: &Path) -> Option<StoreConfig> {
-    let directory = t.required_as("directory", |path: PathBuf| Ok::<_, String>(base.join(path)));
+    let directory = t.optional_as("directory", None, |path: PathBuf| {
+        Ok::<_, String>(Some(Place::Directory(base.join(path))))
+    });
+    let has_s3 = t.has("s3");
+    let s3 = t.optional_table("s3", |t| s3(t, base));
     let node = t.optional_as("node", None, |name: String| node(&name).map(Some));
     let moving = t.optional("moving", true);
     let keep = t.optional_as("keep", 1, between(0, 100));
@@ -68,7 +75,71 @@ pub(super) fn read(t: &mut Table<'_>, base: &Path) -> Option<StoreConfig> {
         }
     };
     let settings = Settings { node, moving, keep, grace, ups_at_once, patience: PATIENCE };
-    Some(StoreConfig { place: Place::Directory(directory?), settings })
+    let place = match (directory, s3) {
+        (Some(_), _) if has_s3 => {
+            t.mistake("`store` has both `directory` and `s3`: a node has one store, remove one");
+            return None;
+        }
+        (Some(place), _) => place,
+        (None, Some(options)) => Place::S3(Box::new(options)),
+        (None, None) if has_s3 => return None,
+        (None, None) => {
+            t.mistake("`store` needs `directory`, or a table `store.s3`");
+            return None;
+        }
+    };
+    Some(StoreConfig { place, settings })
+}
+
+/// `[store.s3]`.
+fn s3(t: &mut Table<'_>, base: &Path) -> Option<S3Options> {
+    let bucket = t.required_as("bucket", |name: String| match name.len() {
+        3..=63 => Ok(name),
+        length => Err(format!("is a name of 3 to 63 characters; this one has {length}")),
+    });
+    let prefix = t.optional_as("prefix", None, |prefix: String| {
+        Key::new(prefix).map(Some).map_err(|error| error.to_string())
+    });
+    let endpoint = t.optional_as("endpoint", None, |url: String| {
+        let right = url.starts_with("https://") || url.starts_with("http://");
+        if right { Ok(Some(url)) } else { Err("is a URL that begins with https:// or http://") }
+    });
+    let file = |path: PathBuf| Ok::<_, String>(Some(base.join(path)));
+    let text = |text: String| Ok::<_, String>(Some(text));
+    let region = t.optional_as("region", None, text);
+    let path_style = t.optional("path_style", endpoint.is_some());
+    let ca_file = t.optional_as("ca_file", None, file);
+    let credentials_file = t.optional_as("credentials_file", None, file);
+    let profile = t.optional_as("profile", None, text);
+    let sse = t.optional_as("sse", None, |word: String| match &*word {
+        "AES256" | "aws:kms" => Ok(Some(word)),
+        _ => Err("is `AES256` or `aws:kms`"),
+    });
+    let kms_key = t.optional_as("kms_key", None, text);
+    let encryption = match (sse.as_deref(), kms_key) {
+        (Some("aws:kms"), key_id) => Encryption::Kms { key_id },
+        (_, Some(_)) => {
+            t.mistake("`store.s3.kms_key` needs `store.s3.sse = \"aws:kms\"`");
+            return None;
+        }
+        (Some(_), None) => Encryption::Aes256,
+        (None, None) => Encryption::Bucket,
+    };
+    let connect_timeout = t.optional_as("connect_seconds", Duration::from_secs(5), seconds(1, 300));
+    let call_timeout = t.optional_as("call_seconds", Duration::from_secs(30), seconds(1, 600));
+    Some(S3Options {
+        bucket: bucket?,
+        prefix,
+        endpoint,
+        region,
+        path_style,
+        ca_file,
+        credentials_file,
+        profile,
+        encryption,
+        connect_timeout,
+        call_timeout,
+    })
 }
 
 /// A name that can be part of a key.

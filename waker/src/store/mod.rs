@@ -94,6 +94,13 @@ pub enum ReferenceFault {
     },
 }
 
+impl ReferenceFault {
+    /// Whether what is in the store is no reference: another try won't mend it.
+    pub fn is_spoilt(&self) -> bool {
+        matches!(self, Self::Reference { .. })
+    }
+}
+
 impl NodeStore {
     /// `store` for a node. Nothing is asked yet.
     pub fn new(store: Arc<dyn Store>, settings: Settings, cache: Option<Cache>) -> Self {
@@ -113,7 +120,8 @@ impl NodeStore {
 
     /// What conditional writes are worth there, found out once.
     pub async fn conditions(&self) -> Result<Conditions, StoreError> {
-        let probe = || async {
+        let asked = Asked::default();
+        let probe = |_| async {
             let name = format!("probes/{}-{:016x}", self.settings.node, rand::random::<u64>());
             let scratch = Key::new(name).map_err(|error| StoreError::Refused {
                 key: Key::new("probes").expect("a key"),
@@ -121,7 +129,11 @@ impl NodeStore {
             })?;
             self.store.conditions(&scratch).await
         };
-        self.conditions.get_or_try_init(probe).await.copied()
+        // It is several requests, any of which may have bad luck.
+        let patience =
+            Patience { tries: 4 * self.settings.patience.tries, ..self.settings.patience };
+        let probed = || retry(&patience, &asked, probe);
+        self.conditions.get_or_try_init(probed).await.copied()
     }
 
     /// Whether apps may move, as far as store and operator go.

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aws_config::environment::EnvironmentVariableRegionProvider;
+use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileCredentialsProvider;
 use aws_config::provider_config::ProviderConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
@@ -165,8 +167,15 @@ async fn shared(options: &S3Options) -> Result<SdkConfig, OpenS3Error> {
         // Writes have their Content-MD5, and not every store knows the newer sums.
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
         .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
-    if let Some(region) = &options.region {
-        loader = loader.region(Region::new(region.clone()));
+    match (&options.region, &options.endpoint) {
+        (Some(region), _) => loader = loader.region(Region::new(region.clone())),
+        // A compatible store seldom cares, and the instance's own service need not be asked.
+        (None, Some(_)) => {
+            let environment = EnvironmentVariableRegionProvider::new();
+            let chain = RegionProviderChain::first_try(environment).or_else("us-east-1");
+            loader = loader.region(chain);
+        }
+        (None, None) => {}
     }
     if let Some(endpoint) = &options.endpoint {
         loader = loader.endpoint_url(endpoint);
@@ -187,13 +196,7 @@ async fn shared(options: &S3Options) -> Result<SdkConfig, OpenS3Error> {
         loader = loader.credentials_provider(provider.build());
     }
     let config = loader.load().await;
-    match (config.region(), &options.endpoint) {
-        (Some(_), _) => Ok(config),
-        (None, Some(_)) => {
-            Ok(config.into_builder().region(Region::from_static("us-east-1")).build())
-        }
-        (None, None) => Err(OpenS3Error::Region),
-    }
+    if config.region().is_none() { Err(OpenS3Error::Region) } else { Ok(config) }
 }
 
 /// The clients of a store: for calls, and for reads of objects, whose answers are as long as those.
