@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use md5::{Digest, Md5};
 use s3s::dto::{ETag, ETagCondition, StreamingBlob};
-use s3s::{S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use tempfile::TempPath;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
@@ -161,8 +161,9 @@ impl Backend {
         while let Some(body) = &mut body {
             let Some(bytes) = body.next().await else { break };
             // A cut connection, or a body that is not what its signature or its sum says.
-            let bytes: Bytes = bytes.map_err(|e| match e.downcast::<s3s::S3Error>() {
+            let bytes: Bytes = bytes.map_err(|e| match e.downcast::<S3Error>() {
                 Ok(e) => *e,
+                Err(e) if e.to_string().contains("Sha256Mismatch") => other_bytes(),
                 Err(e) => s3_error!(IncompleteBody, "{e}"),
             })?;
             sum.update(&bytes);
@@ -206,6 +207,14 @@ impl Backend {
         state.objects.insert(key.to_owned(), object);
         Ok(ETag::Strong(tag))
     }
+}
+
+/// S3's own answer, for which s3s has no word.
+fn other_bytes() -> S3Error {
+    let code = S3ErrorCode::from_bytes(b"XAmzContentSHA256Mismatch");
+    let mut e = S3Error::new(code.unwrap_or(S3ErrorCode::BadDigest));
+    e.set_status_code(http::StatusCode::BAD_REQUEST);
+    e
 }
 
 /// Whether `object` is what `If-Match` says.

@@ -43,7 +43,11 @@ impl S3 for Protocol {
         let input = req.input;
         let object = self.look(&input.bucket, &input.key, input.if_match.as_ref())?;
         let range = match input.range {
-            Some(range) => range.check(object.size)?,
+            Some(range) => match range.check(object.size)? {
+                // The end of an empty object, which s3s takes for a range.
+                none if none.is_empty() => return Err(s3_error!(InvalidRange)),
+                range => range,
+            },
             None => 0..object.size,
         };
         Ok(S3Response::new(GetObjectOutput {

@@ -9,18 +9,18 @@ use rouse_s3::{Faults, Server};
 use rouse_store::{Directory, Key, S3, S3Options, Span, Store, StoreError};
 use tempfile::TempDir;
 
-pub fn key(text: &str) -> Key {
+pub(crate) fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
 /// Where a store is, to be opened as often as there are processes.
-pub enum Place {
+pub(crate) enum Place {
     Directory(TempDir),
     S3(Server),
 }
 
 impl Place {
-    pub async fn open(&self) -> Arc<dyn Store> {
+    pub(crate) async fn open(&self) -> Arc<dyn Store> {
         match self {
             Self::Directory(dir) => Arc::new(Directory::open(dir.path()).unwrap()),
             Self::S3(server) => Arc::new(S3::open(options(server)).await.unwrap()),
@@ -29,19 +29,19 @@ impl Place {
 }
 
 /// What is true of every store.
-pub async fn each(test: impl AsyncFn(&Place)) {
+pub(crate) async fn each(test: impl AsyncFn(&Place)) {
     for place in [Place::Directory(tempfile::tempdir().unwrap()), Place::S3(server().await)] {
         println!("{:?}", place.open().await);
         test(&place).await;
     }
 }
 
-pub async fn server() -> Server {
+pub(crate) async fn server() -> Server {
     Server::wanted().await.unwrap()
 }
 
 /// A server and its faults; none where it can't have any, which is said.
-pub async fn faulty() -> Option<(Server, S3)> {
+pub(crate) async fn faulty() -> Option<(Server, S3)> {
     let server = server().await;
     if server.faults().is_none() {
         println!("skipped: no faults can be put before {}", server.endpoint());
@@ -51,11 +51,11 @@ pub async fn faulty() -> Option<(Server, S3)> {
     Some((server, store))
 }
 
-pub fn faults(server: &Server) -> &Faults {
+pub(crate) fn faults(server: &Server) -> &Faults {
     server.faults().unwrap()
 }
 
-pub fn options(server: &Server) -> S3Options {
+pub(crate) fn options(server: &Server) -> S3Options {
     S3Options {
         prefix: Some(key(server.prefix())),
         endpoint: Some(server.endpoint().to_owned()),
@@ -66,11 +66,15 @@ pub fn options(server: &Server) -> S3Options {
     }
 }
 
-pub async fn try_read(store: &dyn Store, at: &Key, span: Span) -> Result<Vec<u8>, StoreError> {
+pub(crate) async fn try_read(
+    store: &dyn Store,
+    at: &Key,
+    span: Span,
+) -> Result<Vec<u8>, StoreError> {
     let chunks: Vec<Bytes> = store.get(at, span, None).await?.body.try_collect().await?;
     Ok(chunks.concat())
 }
 
-pub async fn read(store: &dyn Store, at: &Key, span: Span) -> Vec<u8> {
+pub(crate) async fn read(store: &dyn Store, at: &Key, span: Span) -> Vec<u8> {
     try_read(store, at, span).await.unwrap()
 }
