@@ -168,7 +168,8 @@ async fn a_wrong_secret_is_denied() {
     let put = store.put(&key("a"), Bytes::from_static(b"x"), Condition::Always).await;
     assert!(matches!(put, Err(StoreError::Denied { .. })), "{put:?}");
     let e = store.list(&key("a"), None).await.unwrap_err();
-    assert!(e.to_string().contains("SignatureDoesNotMatch"), "{e}");
+    assert!(matches!(e, StoreError::Denied { .. }), "{e}");
+    assert!(!server.is_own() || e.to_string().contains("SignatureDoesNotMatch"), "{e}");
 }
 
 #[tokio::test]
@@ -276,12 +277,13 @@ async fn an_authority_of_ones_own_is_trusted_when_it_is_named() {
     let e = without.head(&key("a")).await.unwrap_err();
     assert!(matches!(e, StoreError::Unavailable { .. }), "{e}");
     assert!(e.to_string().contains("certificate"), "{e}");
-    for (text, is_file) in [(&b"no pem"[..], false), (b"", false)] {
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for text in ["no pem", "", broken] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
         std::fs::write(&path, text).unwrap();
         let e = S3::open(S3Options { ca_file: Some(path), ..options(&server) }).await.unwrap_err();
-        assert_eq!(matches!(e, OpenS3Error::File { .. }), is_file, "{e}");
+        assert!(matches!(e, OpenS3Error::Authorities { .. }), "{e}");
     }
     let gone = Some("/nowhere/ca.pem".into());
     let e = S3::open(S3Options { ca_file: gone, ..options(&server) }).await.unwrap_err();

@@ -1,5 +1,6 @@
 //! Both stores, as tests open them.
 #![allow(dead_code, reason = "not every target uses all of it")]
+#![allow(clippy::print_stdout, reason = "a test tells what it ran over, and what it left out")]
 
 use std::sync::Arc;
 
