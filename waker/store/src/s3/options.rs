@@ -108,6 +108,12 @@ pub enum OpenS3Error {
         /// What is wrong with it.
         detail: String,
     },
+    /// TLS can't be had.
+    #[error("no TLS: {detail}")]
+    Tls {
+        /// What rustls says.
+        detail: String,
+    },
     /// Nothing says where the bucket is.
     #[error("the bucket's region is not known; set `region`, or `endpoint`")]
     Region,
@@ -138,18 +144,18 @@ fn authorities(path: &Path) -> Result<Vec<u8>, OpenS3Error> {
 }
 
 fn http(options: &S3Options) -> Result<SharedHttpClient, OpenS3Error> {
-    let mut trust = TrustStore::default();
+    // Where the system trusts nobody, being told to use that panics in a debug build.
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let mut trust = TrustStore::empty().with_native_roots(!roots.is_empty());
     if let Some(path) = &options.ca_file {
         trust.add_pem_certificate(authorities(path)?);
     }
-    let builder =
-        aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
-    // Building a context of a trust store can't fail in this version; without one, the system's.
-    Ok(match TlsContext::builder().with_trust_store(trust).build() {
-        Ok(context) => builder.tls_context(context),
-        Err(_) => builder,
-    }
-    .build_https())
+    let context = TlsContext::builder().with_trust_store(trust).build();
+    let context = context.map_err(|e| OpenS3Error::Tls { detail: chain(&e) })?;
+    let provider = Provider::Rustls(CryptoMode::Ring);
+    let builder = aws_smithy_http_client::Builder::new().tls_provider(provider);
+    Ok(builder.tls_context(context).build_https())
 }
 
 async fn shared(options: &S3Options) -> Result<SdkConfig, OpenS3Error> {
