@@ -98,7 +98,12 @@ fn s3(t: &mut Table<'_>, base: &Path) -> Option<S3Options> {
         length => Err(format!("is a name of 3 to 63 characters; this one has {length}")),
     });
     let prefix = t.optional_as("prefix", None, |prefix: String| {
-        Key::new(prefix).map(Some).map_err(|error| error.to_string())
+        // With the longest key it comes to S3's 1024 bytes.
+        match Key::new(prefix) {
+            Ok(key) if key.as_str().len() > 255 => Err("has more than 255 characters".to_owned()),
+            Ok(key) => Ok(Some(key)),
+            Err(error) => Err(error.to_string()),
+        }
     });
     let endpoint = t.optional_as("endpoint", None, |url: String| {
         let right = url.starts_with("https://") || url.starts_with("http://");

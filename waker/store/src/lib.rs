@@ -5,7 +5,6 @@
 //! ([`Condition`]), and it is durable when the call returns.
 #![forbid(unsafe_code)]
 
-mod config;
 mod directory;
 mod key;
 mod probe;
@@ -19,7 +18,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 
-pub use config::{OpenStoreError, Sse, StoreConfig, StoreConfigError, open};
 pub use directory::Directory;
 pub use key::{Key, KeyError};
 pub use s3::{Encryption, OpenS3Error, S3, S3Options};
