@@ -1,0 +1,222 @@
+//! The file, from its mount to its end.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use fuser::{Config, Session, SessionACL};
+use rustix::fs::{Advice, fadvise};
+
+use crate::error::{MountError, ServeError, UnmountError};
+use crate::fs::{Backed, Served};
+use crate::known::{Known, Windows};
+use crate::mount;
+use crate::pool::Pool;
+
+/// Threads that answer what need not wait, and hand on what must. More than one, as a write may be held up by the
+/// disk; each has a buffer of 16 MiB, of which it touches 132 KiB.
+const THREADS: usize = 4;
+/// How long the threads may take to end once the kernel has ended the connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who owns the file: the user and group that QEMU runs as.
+///
+/// Root may name anybody. Who is not root may name others only where `/etc/fuse.conf` says `user_allow_other`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+}
+
+/// How a session ended, once it has.
+#[derive(Default)]
+struct End {
+    outcome: Mutex<Option<Result<(), String>>>,
+    came: Condvar,
+}
+
+impl End {
+    fn lock(&self) -> MutexGuard<'_, Option<Result<(), String>>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it has come before so long is over.
+    fn within(&self, patience: Duration) -> bool {
+        let waited = self.came.wait_timeout_while(self.lock(), patience, |end| end.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        let waited = self.came.wait_while(self.lock(), |end| end.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Ok(()))
+    }
+}
+
+/// A file that is filled while it is in use, mounted in a directory of its own. Dropping it unmounts it.
+pub struct LazyFile {
+    dir: PathBuf,
+    path: PathBuf,
+    connection: Option<u32>,
+    backed: Arc<Backed>,
+    end: Arc<End>,
+    mounted: bool,
+}
+
+impl LazyFile {
+    /// Mounts a file of this `name` and of `size` bytes at `dir`, which must be there.
+    ///
+    /// Its bytes are those of `backing`, open for reading and writing and of that size already, wherever `windows`
+    /// has put them; only `owner`, and root, may open it.
+    pub fn mount(
+        dir: &Path,
+        name: &str,
+        backing: File,
+        size: u64,
+        windows: Arc<dyn Windows>,
+        owner: Owner,
+    ) -> Result<Self, MountError> {
+        let mut parts = Path::new(name).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(one)), None) if one == name)
+        {
+            return Err(MountError::Name(name.into()));
+        }
+        let there = backing.metadata().map_err(MountError::Backing)?.len();
+        if there != size || size == 0 {
+            return Err(MountError::Size { there, wanted: size });
+        }
+        let window = windows.window_bytes();
+        let known = Known::new(windows, size).ok_or(MountError::Window(window))?;
+        let dir = dir.canonicalize().map_err(|source| MountError::Dir { dir: dir.into(), source })?;
+        let backed = Arc::new(Backed { file: backing, size, known });
+        let served = Served {
+            backed: Arc::clone(&backed),
+            name: OsStr::new(name).into(),
+            owner,
+            pool: Pool::default(),
+            since: SystemTime::now(),
+        };
+        let end = Arc::new(End::default());
+        let device = mount::mount(&dir, owner)?;
+        // From here on it is unmounted whatever happens.
+        let mut file = Self {
+            path: dir.join(name),
+            dir,
+            connection: None,
+            backed,
+            end: Arc::clone(&end),
+            mounted: true,
+        };
+        let mut config = Config::default();
+        config.n_threads = Some(THREADS);
+        let acl = if mount::for_others(owner) { SessionACL::All } else { SessionACL::Owner };
+        let begun = Session::from_fd(served, device, acl, config).and_then(|session| {
+            let run = move || {
+                let outcome = session.run().map_err(|error| error.to_string());
+                *end.lock() = Some(outcome);
+                end.came.notify_all();
+            };
+            thread::Builder::new().name("rouse-lazy".into()).spawn(run)
+        });
+        if let Err(error) = begun {
+            // Nothing serves it, and nobody can have it open.
+            let _ = mount::detach(&file.dir);
+            file.mounted = false;
+            return Err(MountError::Serve(error));
+        }
+        // Without it nothing is lost but a second way to end the connection.
+        file.connection = mount::connection(&file.dir).ok().flatten();
+        Ok(file)
+    }
+
+    /// Where the file is: for `mem-path`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Every window is in the backing file: from now on none is asked for.
+    pub fn set_whole(&self) {
+        self.backed.known.set_whole();
+    }
+
+    /// Has the kernel drop what it caches of the backing file and has on disk: what is in use is cached by the lazy
+    /// file as well. To be called now and then, and after the backing file was synced.
+    pub fn drop_backing_cache(&self) -> io::Result<()> {
+        Ok(fadvise(&self.backed.file, 0, None, Advice::DontNeed)?)
+    }
+
+    /// Waits until it is unmounted from outside, or serving breaks off.
+    pub fn wait(&self) -> Result<(), ServeError> {
+        self.end.wait().map_err(|error| ServeError::Broken(io::Error::other(error)))
+    }
+
+    /// Unmounts it, and returns when the threads that serve it have ended.
+    ///
+    /// What was written is in the backing file then, unless somebody still had it open. Whoever has is cut off: a
+    /// read that waits ends by an error, a mapping by SIGBUS at its next fault, and what was not synced is lost.
+    /// A thread of ours that waits for a window ends when the window is there or given up.
+    pub fn unmount(mut self) -> Result<(), UnmountError> {
+        self.end_it()
+    }
+
+    fn end_it(&mut self) -> Result<(), UnmountError> {
+        if !std::mem::replace(&mut self.mounted, false) {
+            return Ok(());
+        }
+        // Over already: unmounted from outside. What is mounted there now is not ours.
+        if self.end.within(Duration::ZERO) {
+            return Ok(());
+        }
+        if mount::unmount(&self.dir).is_err() {
+            tracing::warn!(dir = %self.dir.display(), "a memory file is unmounted while it is in use");
+            mount::detach(&self.dir)
+                .map_err(|source| UnmountError::Refused { dir: self.dir.clone(), source })?;
+            if let Some(connection) = self.connection {
+                // Where detaching has ended it there is none any more.
+                let _ = mount::abort(connection);
+            }
+        }
+        if self.end.within(PATIENCE) {
+            Ok(())
+        } else {
+            Err(UnmountError::InUse { dir: self.dir.clone() })
+        }
+    }
+}
+
+impl Drop for LazyFile {
+    fn drop(&mut self) {
+        if let Err(error) = self.end_it() {
+            tracing::warn!(%error, "a memory file is not unmounted");
+        }
+    }
+}
+
+impl std::fmt::Debug for LazyFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LazyFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Mounts a file as [`LazyFile::mount`] does, says so to `ready`, and serves it until it is unmounted from outside:
+/// by [`clean`](crate::clean)'s means, or `umount`. All that a process of its own need do.
+///
+/// `ready` may keep what it is given, to unmount it when a signal comes.
+pub fn serve(
+    dir: &Path,
+    name: &str,
+    backing: File,
+    size: u64,
+    windows: Arc<dyn Windows>,
+    owner: Owner,
+    ready: impl FnOnce(&LazyFile),
+) -> Result<(), ServeError> {
+    let file = LazyFile::mount(dir, name, backing, size, windows, owner)?;
+    ready(&file);
+    file.wait()
+}
