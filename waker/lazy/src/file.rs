@@ -92,7 +92,8 @@ impl LazyFile {
         }
         let window = windows.window_bytes();
         let known = Known::new(windows, size).ok_or(MountError::Window(window))?;
-        let dir = dir.canonicalize().map_err(|source| MountError::Dir { dir: dir.into(), source })?;
+        let dir =
+            dir.canonicalize().map_err(|source| MountError::Dir { dir: dir.into(), source })?;
         let backed = Arc::new(Backed { file: backing, size, known });
         let served = Served {
             backed: Arc::clone(&backed),

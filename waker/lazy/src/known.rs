@@ -30,16 +30,6 @@ impl Windows for Fill {
     }
 }
 
-impl<W: Windows + ?Sized> Windows for Arc<W> {
-    fn window_bytes(&self) -> u64 {
-        (**self).window_bytes()
-    }
-
-    fn need(&self, window: u64) -> io::Result<()> {
-        (**self).need(window)
-    }
-}
-
 /// A bit for each window that was there when it was asked for: no lock is taken for it any more.
 pub(crate) struct Known {
     windows: Arc<dyn Windows>,
