@@ -65,7 +65,8 @@ pub struct LazyFile {
     connection: Option<u32>,
     backed: Arc<Backed>,
     end: Arc<End>,
-    mounted: bool,
+    /// Held while it is unmounted, so that nobody does so twice.
+    mounted: Mutex<bool>,
 }
 
 impl LazyFile {
@@ -103,6 +104,10 @@ impl LazyFile {
             since: SystemTime::now(),
         };
         let end = Arc::new(End::default());
+        if mount::connection(&dir).ok().flatten().is_some() {
+            let source = io::ErrorKind::ResourceBusy.into();
+            return Err(MountError::Refused { dir, source });
+        }
         let device = mount::mount(&dir, owner)?;
         // From here on it is unmounted whatever happens.
         let mut file = Self {
@@ -111,7 +116,7 @@ impl LazyFile {
             connection: None,
             backed,
             end: Arc::clone(&end),
-            mounted: true,
+            mounted: Mutex::new(true),
         };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
@@ -127,11 +132,14 @@ impl LazyFile {
         if let Err(error) = begun {
             // Nothing serves it, and nobody can have it open.
             let _ = mount::detach(&file.dir);
-            file.mounted = false;
+            file.mounted = Mutex::new(false);
             return Err(MountError::Serve(error));
         }
-        // Without it nothing is lost but a second way to end the connection.
+        // Without it nothing is lost but a second way to end the connection, and how much may be dirty.
         file.connection = mount::connection(&file.dir).ok().flatten();
+        if let Some(connection) = file.connection {
+            mount::allow_dirty(connection);
+        }
         Ok(file)
     }
 
@@ -161,18 +169,18 @@ impl LazyFile {
     /// What was written is in the backing file then, unless somebody still had it open. Whoever has is cut off: a
     /// read that waits ends by an error, a mapping by SIGBUS at its next fault, and what was not synced is lost.
     /// A thread of ours that waits for a window ends when the window is there or given up.
-    pub fn unmount(mut self) -> Result<(), UnmountError> {
-        self.end_it()
+    /// Any thread may call it, and [`Self::wait`] returns then.
+    pub fn unmount(&self) -> Result<(), UnmountError> {
+        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        // When it is over already it was unmounted from outside: what is mounted there now is not ours.
+        if *mounted && !self.end.within(Duration::ZERO) {
+            self.end_it()?;
+        }
+        *mounted = false;
+        Ok(())
     }
 
-    fn end_it(&mut self) -> Result<(), UnmountError> {
-        if !std::mem::replace(&mut self.mounted, false) {
-            return Ok(());
-        }
-        // Over already: unmounted from outside. What is mounted there now is not ours.
-        if self.end.within(Duration::ZERO) {
-            return Ok(());
-        }
+    fn end_it(&self) -> Result<(), UnmountError> {
         if mount::unmount(&self.dir).is_err() {
             tracing::warn!(dir = %self.dir.display(), "a memory file is unmounted while it is in use");
             mount::detach(&self.dir)
@@ -192,7 +200,7 @@ impl LazyFile {
 
 impl Drop for LazyFile {
     fn drop(&mut self) {
-        if let Err(error) = self.end_it() {
+        if let Err(error) = self.unmount() {
             tracing::warn!(%error, "a memory file is not unmounted");
         }
     }
@@ -204,10 +212,8 @@ impl std::fmt::Debug for LazyFile {
     }
 }
 
-/// Mounts a file as [`LazyFile::mount`] does, says so to `ready`, and serves it until it is unmounted from outside:
-/// by [`clean`](crate::clean)'s means, or `umount`. All that a process of its own need do.
-///
-/// `ready` may keep what it is given, to unmount it when a signal comes.
+/// Mounts a file as [`LazyFile::mount`] does, says so to `ready`, and serves it until it is unmounted: by whoever kept
+/// what `ready` was given, say when a signal comes, or from outside. All that a process of its own need do.
 pub fn serve(
     dir: &Path,
     name: &str,
@@ -215,9 +221,9 @@ pub fn serve(
     size: u64,
     windows: Arc<dyn Windows>,
     owner: Owner,
-    ready: impl FnOnce(&LazyFile),
+    ready: impl FnOnce(&Arc<LazyFile>),
 ) -> Result<(), ServeError> {
-    let file = LazyFile::mount(dir, name, backing, size, windows, owner)?;
+    let file = Arc::new(LazyFile::mount(dir, name, backing, size, windows, owner)?);
     ready(&file);
     file.wait()
 }

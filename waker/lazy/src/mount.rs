@@ -99,6 +99,18 @@ pub(crate) fn abort(connection: u32) -> io::Result<()> {
     fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1")
 }
 
+/// Lets a guest's memory be as dirty as any file's may. By itself the kernel allows a FUSE file a hundredth of that, and
+/// slows down who writes more. Root may change it; for others it stays.
+pub(crate) fn allow_dirty(connection: u32) {
+    let of = format!("/sys/class/bdi/0:{connection}");
+    for (name, value) in [("strict_limit", "0"), ("max_ratio", "100")] {
+        // Where it can't be had a guest is slower, and nothing else.
+        if let Err(error) = fs::write(format!("{of}/{name}"), value) {
+            tracing::debug!(%error, name, "how much may be dirty stays as it is");
+        }
+    }
+}
+
 /// Detaches mounts at `dir` whose process was killed; says how many.
 ///
 /// Only this crate's mounts are touched, and none that answers. It waits for one that is alive and slow to answer.

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use rouse_lazy::{CleanError, Owner, Windows, clean, serve};
+use rouse_lazy::{CleanError, LazyFile, MountError, Owner, Windows, clean, serve};
 use support::{Case, PATIENCE, Place, WINDOW, is_there, us};
 
 const SIZE: u64 = 8 * WINDOW;
@@ -55,6 +55,10 @@ fn two_are_mounted_and_dropping_one_leaves_the_other() {
     other.gate.open();
     assert!(fs::read(other.path()).unwrap() == other.gate.bytes);
     assert_eq!(fs::read_dir(&one.place.dir).unwrap().count(), 0);
+    let backing = other.place.backing();
+    let again =
+        LazyFile::mount(&other.place.dir, "memory.img", backing, SIZE, Arc::new(Zeros), us());
+    assert!(matches!(again, Err(MountError::Refused { .. })), "{again:?}");
     assert!(matches!(clean(&other.place.dir), Err(CleanError::Alive { .. })));
     assert!(matches!(clean(Path::new("/proc")), Err(CleanError::NotOurs { .. })));
 }
@@ -75,7 +79,7 @@ fn serves_for_another_test() {
     let Some(root) = std::env::var_os("ROUSE_LAZY_SERVES") else { return };
     let root = Path::new(&root);
     let backing = File::options().read(true).write(true).open(root.join("backing.img")).unwrap();
-    let ready = |_: &_| {
+    let ready = |_: &Arc<LazyFile>| {
         io::stderr().write_all(b"\nready\n").unwrap();
     };
     let dir = root.join("mount");

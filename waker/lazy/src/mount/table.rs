@@ -23,7 +23,7 @@ pub(super) fn absolute(dir: &Path) -> io::Result<PathBuf> {
 
 /// The topmost mount at `dir`, by the text of `/proc/self/mountinfo`.
 pub(super) fn at(table: &str, dir: &Path) -> Option<Mount> {
-    table.lines().filter_map(|line| mount(line, dir)).last()
+    table.lines().filter_map(|line| mount(line, dir)).next_back()
 }
 
 fn mount(line: &str, dir: &Path) -> Option<Mount> {
