@@ -162,12 +162,14 @@ fn a_qemu_of_another_user_maps_it() {
     case.gate.open();
     let mut said = BufReader::new(qemu.stdout.take().unwrap()).lines();
     let mut stdin = qemu.stdin.take().unwrap();
+    let id = qemu.id();
     let mut ask = |command: &str, answer: &str| {
-        writeln!(stdin, "{command}").unwrap();
+        // At once: it may be gone before a line's end that is sent on its own.
+        stdin.write_all(format!("{command}\n").as_bytes()).unwrap();
         said.by_ref().map(Result::unwrap).find(|line| line.contains(answer)).unwrap()
     };
     ask(r#"{"execute":"qmp_capabilities"}"#, "return");
-    let maps = fs::read_to_string(format!("/proc/{}/maps", qemu.id())).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{id}/maps")).unwrap();
     let ours = maps.lines().find(|line| line.contains("memory.img")).unwrap();
     assert!(ours.contains("rw-s"), "{ours}");
     // Guest memory by way of QEMU is what the file has.
