@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -22,6 +22,11 @@ use crate::pool::Pool;
 const THREADS: usize = 4;
 /// How long the threads may take to end once the kernel has ended the connection.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long it may be busy at an unmount: a process that is being started has a copy of all that is open until it runs.
+const BUSY: Duration = Duration::from_millis(500);
+/// How long what was written may take to come back when somebody still has it open at an unmount.
+const SYNC: Duration = Duration::from_secs(5);
 
 /// Who owns the file: the user and group that QEMU runs as.
 ///
@@ -166,8 +171,9 @@ impl LazyFile {
 
     /// Unmounts it, and returns when the threads that serve it have ended.
     ///
-    /// What was written is in the backing file then, unless somebody still had it open. Whoever has is cut off: a
-    /// read that waits ends by an error, a mapping by SIGBUS at its next fault, and what was not synced is lost.
+    /// What was written is in the backing file then. Whoever still has it open after half a second is cut off: what
+    /// was written so far is synced for at most five seconds, a read that waits ends by an error, a mapping by
+    /// SIGBUS at its next fault, and what is written from then on is lost.
     /// A thread of ours that waits for a window ends when the window is there or given up.
     /// Any thread may call it, and [`Self::wait`] returns then.
     pub fn unmount(&self) -> Result<(), UnmountError> {
@@ -181,8 +187,9 @@ impl LazyFile {
     }
 
     fn end_it(&self) -> Result<(), UnmountError> {
-        if mount::unmount(&self.dir).is_err() {
+        if !mount::unmount_soon(&self.dir, BUSY) {
             tracing::warn!(dir = %self.dir.display(), "a memory file is unmounted while it is in use");
+            self.sync();
             mount::detach(&self.dir)
                 .map_err(|source| UnmountError::Refused { dir: self.dir.clone(), source })?;
             if let Some(connection) = self.connection {
@@ -194,6 +201,23 @@ impl LazyFile {
             Ok(())
         } else {
             Err(UnmountError::InUse { dir: self.dir.clone() })
+        }
+    }
+}
+
+impl LazyFile {
+    /// Has what was written come back before the connection ends, if that is soon.
+    fn sync(&self) {
+        let path = self.path.clone();
+        let (tell, told) = mpsc::channel();
+        let sync = move || {
+            // Who may not open it can't, and whoever has written is cut off all the same.
+            let _ = File::open(path).and_then(|file| file.sync_data());
+            let _ = tell.send(());
+        };
+        // On a thread of its own, as it may be what hangs.
+        if thread::Builder::new().name("rouse-lazy-sync".into()).spawn(sync).is_ok() {
+            let _ = told.recv_timeout(SYNC);
         }
     }
 }

@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -78,11 +80,24 @@ pub(crate) fn connection(dir: &Path) -> io::Result<Option<u32>> {
 }
 
 /// Unmounts what nobody has open, once what was written is through.
-pub(crate) fn unmount(dir: &Path) -> io::Result<()> {
+fn unmount(dir: &Path) -> io::Result<()> {
     match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => helper::unmount(dir, false),
         other => Ok(other?),
     }
+}
+
+/// Unmounts it as soon as nobody has it open, if that is within `patience`; says whether.
+pub(crate) fn unmount_soon(dir: &Path, patience: Duration) -> bool {
+    let begun = Instant::now();
+    while unmount(dir).is_err() {
+        if begun.elapsed() >= patience {
+            return false;
+        }
+        // The system tells nobody when a file is closed.
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
 }
 
 /// Detaches it from the tree, and ends the connection if we may.
