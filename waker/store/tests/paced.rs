@@ -6,10 +6,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use common::{each, faults, faulty, key, read};
+use common::{faults, faulty, key, options, read, server};
 use http::Method;
 use rouse_s3::Fault;
-use rouse_store::{Condition, Span, Store};
+use rouse_store::{Condition, S3, Span, Store};
 
 #[tokio::test]
 async fn connections_share_the_bandwidth_and_an_answer_begins_when_it_may() {
@@ -49,21 +49,19 @@ async fn a_fault_meets_whom_it_is_for() {
 
 #[tokio::test]
 async fn more_parts_and_uploads_than_a_page_has_are_all_told() {
-    each(async |place| {
-        let store = place.open().await;
-        let upload = store.begin(&key("p/a")).await.unwrap();
-        for number in (1..=1003).rev() {
-            store.put_part(&upload, number, Bytes::from_static(b"x")).await.unwrap();
-        }
-        let parts = store.parts(&upload).await.unwrap();
-        assert!(parts.iter().map(|part| part.number).eq(1..=1003));
-        for _ in 0..1002 {
-            store.begin(&key("p/b")).await.unwrap();
-        }
-        let uploads = store.uploads(&key("p")).await.unwrap();
-        assert_eq!(uploads.len(), 1003);
-        assert_eq!(uploads[0].id, upload.id);
-        assert!(uploads.iter().all(|upload| upload.begun_unix_ms.is_some()));
-    })
-    .await;
+    let server = server().await;
+    let store = S3::open(options(&server)).await.unwrap();
+    let upload = store.begin(&key("p/a")).await.unwrap();
+    for number in (1..=1003).rev() {
+        store.put_part(&upload, number, Bytes::from_static(b"x")).await.unwrap();
+    }
+    let parts = store.parts(&upload).await.unwrap();
+    assert!(parts.iter().map(|part| part.number).eq(1..=1003));
+    for _ in 0..1002 {
+        store.begin(&key("p/b")).await.unwrap();
+    }
+    let uploads = store.uploads(&key("p")).await.unwrap();
+    assert_eq!(uploads.len(), 1003);
+    assert_eq!(uploads[0].id, upload.id);
+    assert!(uploads.iter().all(|upload| upload.begun_unix_ms.is_some()));
 }
