@@ -106,6 +106,7 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Quirks {
     pub(crate) ignores_conditions: AtomicBool,
+    pub(crate) ignores_conditions_of_uploads: AtomicBool,
     pub(crate) refuses_conditions: AtomicBool,
 }
 

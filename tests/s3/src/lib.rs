@@ -185,6 +185,13 @@ impl Server {
         }
     }
 
+    /// Makes it do so at the end of uploads only, or no longer.
+    pub fn ignore_conditions_of_uploads(&self, ignore: bool) {
+        if let Some(backend) = &self.backend {
+            backend.quirks.ignores_conditions_of_uploads.store(ignore, Ordering::Relaxed);
+        }
+    }
+
     /// Makes it answer such writes with `NotImplemented`, or no longer.
     pub fn refuse_conditions(&self, refuse: bool) {
         if let Some(backend) = &self.backend {

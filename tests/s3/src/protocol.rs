@@ -1,6 +1,7 @@
 //! S3's calls, as far as a store of ours uses them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use s3s::dto::*;
@@ -277,7 +278,9 @@ impl S3 for Protocol {
             return Err(s3_error!(InvalidRequest));
         }
         let object = Object::new(pieces, true);
-        let (match_, none_match) = (input.if_match.as_ref(), input.if_none_match.as_ref());
+        let ignored = self.0.quirks.ignores_conditions_of_uploads.load(Ordering::Relaxed);
+        let match_ = input.if_match.as_ref().filter(|_| !ignored);
+        let none_match = input.if_none_match.as_ref().filter(|_| !ignored);
         let e_tag = self.0.publish(&mut state, &input.key, object, match_, none_match)?;
         state.uploads.remove(&input.upload_id);
         Ok(S3Response::new(CompleteMultipartUploadOutput {

@@ -5,12 +5,12 @@
 
 mod bound;
 mod fault;
+mod held;
 mod options;
 mod parts;
 mod read;
 
 use std::fmt::{self, Debug};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,7 +27,9 @@ use crate::{
     Condition, Conditions, Got, Key, Meta, Page, Part, Span, Store, StoreError, Upload, Version,
 };
 use fault::Call;
+use held::{Headers, Lacks};
 pub use options::{Encryption, OpenS3Error, S3Options};
+use parts::Joined;
 
 /// From so many bytes on a sum is worth a thread of its own.
 const MUCH: usize = 64 << 10;
@@ -45,39 +47,14 @@ pub struct S3 {
     encryption: Encryption,
     connect_timeout: Duration,
     call_timeout: Duration,
-    /// Which conditions the probe has found not to hold.
-    no_absent: AtomicBool,
-    no_unchanged: AtomicBool,
+    /// What a put is found not to hold to, and what the end of an upload.
+    puts: Lacks,
+    joins: Lacks,
 }
 
 impl Debug for S3 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "S3(s3://{}/{})", self.bucket, self.prefix)
-    }
-}
-
-/// A condition as headers, and what it is called where the store does not know it.
-struct Headers {
-    if_match: Option<String>,
-    if_none_match: Option<String>,
-    what: &'static str,
-}
-
-const NO_ABSENT: &str = "write only what is absent (If-None-Match)";
-const NO_UNCHANGED: &str = "write only over what is unchanged (If-Match)";
-
-impl From<Condition<'_>> for Headers {
-    fn from(condition: Condition<'_>) -> Self {
-        let none = Self { if_match: None, if_none_match: None, what: "write objects" };
-        match condition {
-            Condition::Always => none,
-            Condition::Absent => {
-                Self { if_none_match: Some("*".to_owned()), what: NO_ABSENT, ..none }
-            }
-            Condition::Unchanged(version) => {
-                Self { if_match: Some(version.as_str().to_owned()), what: NO_UNCHANGED, ..none }
-            }
-        }
     }
 }
 
@@ -94,8 +71,8 @@ impl S3 {
             encryption: options.encryption,
             connect_timeout: options.connect_timeout,
             call_timeout: options.call_timeout,
-            no_absent: AtomicBool::new(false),
-            no_unchanged: AtomicBool::new(false),
+            puts: Lacks::default(),
+            joins: Lacks::default(),
         })
     }
 
@@ -137,19 +114,6 @@ impl S3 {
             Encryption::Bucket => (None, None),
             Encryption::Aes256 => (Some(ServerSideEncryption::Aes256), None),
             Encryption::Kms { key_id } => (Some(ServerSideEncryption::AwsKms), key_id.clone()),
-        }
-    }
-
-    /// Refuses what the store is known not to hold to, rather than write unasked.
-    fn holds(&self, condition: Condition<'_>) -> Result<(), StoreError> {
-        match condition {
-            Condition::Absent if self.no_absent.load(Ordering::Relaxed) => {
-                Err(StoreError::Unsupported(NO_ABSENT))
-            }
-            Condition::Unchanged(_) if self.no_unchanged.load(Ordering::Relaxed) => {
-                Err(StoreError::Unsupported(NO_UNCHANGED))
-            }
-            _ => Ok(()),
         }
     }
 
@@ -271,7 +235,7 @@ impl Store for S3 {
         bytes: Bytes,
         condition: Condition<'_>,
     ) -> Result<Version, StoreError> {
-        self.holds(condition)?;
+        self.puts.check(condition)?;
         self.send(key, bytes, condition).await
     }
 
@@ -298,7 +262,7 @@ impl Store for S3 {
         parts: &[Part],
         condition: Condition<'_>,
     ) -> Result<Version, StoreError> {
-        self.holds(condition)?;
+        self.joins.check(condition)?;
         self.join(upload, parts, condition).await
     }
 
@@ -324,8 +288,10 @@ impl Store for S3 {
 
     async fn conditions(&self, scratch: &Key) -> Result<Conditions, StoreError> {
         let found = probe(self, scratch).await?;
-        self.no_absent.store(!found.absent, Ordering::Relaxed);
-        self.no_unchanged.store(!found.unchanged, Ordering::Relaxed);
+        // Some stores look at conditions in a put only. Their puts are still worth something, so
+        // that only the ends of uploads are refused.
+        self.joins.learn(probe(&Joined(self), scratch).await?);
+        self.puts.learn(found);
         Ok(found)
     }
 }

@@ -256,6 +256,24 @@ async fn a_store_without_conditions_is_found_out_and_then_writes_nothing() {
 }
 
 #[tokio::test]
+async fn a_store_that_looks_at_conditions_in_a_put_only_ends_no_upload_under_one() {
+    let server = Server::start().await.unwrap();
+    let store = S3::open(options(&server)).await.unwrap();
+    server.ignore_conditions_of_uploads(true);
+    let found = store.conditions(&key("scratch")).await.unwrap();
+    assert!(found.absent && found.unchanged);
+    assert!(store.uploads(&key("scratch")).await.unwrap().is_empty());
+    let old = store.put(&key("a"), Bytes::from_static(b"1"), Condition::Absent).await.unwrap();
+    let upload = store.begin(&key("a")).await.unwrap();
+    let part = [store.put_part(&upload, 1, Bytes::from_static(b"2")).await.unwrap()];
+    for condition in [Condition::Absent, Condition::Unchanged(&old)] {
+        let done = store.complete(&upload, &part, condition).await;
+        assert!(matches!(done, Err(StoreError::Unsupported(_))), "{done:?}");
+    }
+    store.complete(&upload, &part, Condition::Always).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_stale_listing_does_not_hide_what_is_there() {
     let server = Server::start().await.unwrap();
     let store = S3::open(options(&server)).await.unwrap();

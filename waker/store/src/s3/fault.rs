@@ -56,7 +56,11 @@ impl Call<'_> {
         let code = told.err().code().unwrap_or_default();
         let message = told.err().message().unwrap_or_default();
         let detail = match (code, message) {
-            ("", "") => format!("status {status}"),
+            // Where the SDK can't read the answer, it says why, and has neither.
+            ("", "") => match told.err().source() {
+                Some(why) => format!("status {status}: {}", chain(why)),
+                None => format!("status {status}"),
+            },
             (code, message) => format!("{} ({}, status {status})", short(message), short(code)),
         };
         match kind(code, status) {

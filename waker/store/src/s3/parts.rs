@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use aws_sdk_s3::error::ProvideErrorMetadata;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use bytes::Bytes;
 
-use super::{Headers, S3, md5_of, read};
-use crate::{Condition, Key, MAX_PARTS, Part, StoreError, Upload, Version};
+use super::held::Headers;
+use super::{S3, md5_of, read};
+use crate::probe::Probed;
+use crate::{Condition, Key, MAX_PARTS, Part, Store, StoreError, Upload, Version};
 
 /// How long a store may take to put an object together: Amazon's keep the answer open for minutes.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
@@ -27,6 +30,34 @@ fn refused(key: &Key, detail: &str) -> StoreError {
 fn number(key: &Key, number: u32) -> Result<i32, StoreError> {
     let number = i32::try_from(number).ok().filter(|n| (1..=MAX_PARTS as i32).contains(n));
     number.ok_or_else(|| refused(key, "a part's number is from 1 to 10000"))
+}
+
+/// A store whose small objects are sent in parts too, for the probe.
+pub(super) struct Joined<'a>(pub(super) &'a S3);
+
+#[async_trait]
+impl Probed for Joined<'_> {
+    async fn write(
+        &self,
+        key: &Key,
+        bytes: &'static [u8],
+        condition: Condition<'_>,
+    ) -> Result<Version, StoreError> {
+        let Self(store) = self;
+        let upload = store.begin_parts(key).await?;
+        let done = match store.send_part(&upload, 1, Bytes::from_static(bytes)).await {
+            Ok(part) => store.join(&upload, &[part], condition).await,
+            Err(e) => Err(e),
+        };
+        if done.is_err() {
+            store.forget(&upload).await?;
+        }
+        done
+    }
+
+    async fn remove(&self, key: &Key) -> Result<(), StoreError> {
+        Store::delete(self.0, key).await
+    }
 }
 
 impl S3 {
