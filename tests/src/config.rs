@@ -49,6 +49,9 @@ pub struct Store {
     /// Where it is, if it is a bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3>,
+    /// From how much memory on a wake goes on before all of it is there; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub demand_from_mib: Option<u32>,
     /// Whether apps move; none: the waker's own default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moving: Option<bool>,
@@ -80,6 +83,7 @@ impl Store {
             node: node.to_owned(),
             directory: Some(path.to_owned()),
             s3: None,
+            demand_from_mib: None,
             moving: None,
             keep: None,
             grace_seconds: None,

@@ -22,7 +22,7 @@ use crate::log::{LogHead, LogLine, read_log};
 use crate::metrics::Metrics;
 use crate::slots::Slot;
 use crate::visit::{Reply, Visit, fetch_unix};
-use crate::vm::{Vm, vmms_of};
+use crate::vm::{Vm, pagers_of, vmms_of};
 use crate::wait::eventually;
 use crate::{Binaries, golden};
 
@@ -423,6 +423,8 @@ impl Node {
         for _ in 0..3 {
             vmms_of(self.root.path()).iter().for_each(Vm::kill);
         }
+        pagers_of(self.root.path()).iter().for_each(Vm::kill);
+        unmount_below(self.root.path());
     }
 
     #[allow(clippy::print_stderr, reason = "the test runner shows it with the failed test")]
@@ -473,6 +475,7 @@ fn sweep(temp: &Path) {
         let dead = owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
         if dead && !dir.join(KEPT).exists() {
             vmms_of(&dir).iter().for_each(Vm::kill);
+            pagers_of(&dir).iter().for_each(Vm::kill);
             unmount_below(&dir);
             let _ = std::fs::remove_dir_all(&dir);
         }

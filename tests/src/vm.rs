@@ -51,6 +51,12 @@ impl Vm {
     }
 }
 
+/// The processes that fill guests' memories on the node in `root`.
+pub(crate) fn pagers_of(root: &Path) -> Vec<Vm> {
+    let apps = std::fs::read_dir(root.join("state/apps")).into_iter().flatten().flatten();
+    apps.filter_map(|app| Vm::recorded_in(&app.path().join("lazy.json"))).collect()
+}
+
 /// All VMM processes of the node in `root`: those whose command line names that directory. It
 /// finds also what a killed waker had no time to record.
 pub fn vmms_of(root: &Path) -> Vec<Vm> {

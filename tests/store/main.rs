@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cached;
+mod demanded;
 mod faults;
 #[cfg(feature = "failpoints")]
 mod killed;

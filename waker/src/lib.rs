@@ -14,6 +14,7 @@ pub mod hook;
 pub mod image;
 pub mod lifecycle;
 pub mod metrics;
+pub mod pager;
 pub mod pressure;
 pub mod registry;
 pub mod server;

@@ -19,14 +19,15 @@ use rouse_waker::lifecycle::Limits;
 use rouse_waker::metrics::Metrics;
 use rouse_waker::pressure::{self, Reading};
 use rouse_waker::registry::{Proxies, Registry};
-use rouse_waker::store::NodeStore;
+use rouse_waker::store::{NodeStore, Pagers};
 use rouse_waker::vmm::Vmm;
 use rouse_waker::vmm::qemu::{self, Qemu};
-use rouse_waker::{fault, image, server};
+use rouse_waker::{fault, image, pager, server};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing_subscriber::EnvFilter;
 
 /// EX_USAGE of sysexits(3): the configuration is refused.
@@ -55,6 +56,16 @@ struct Args {
     /// Only check the configuration and the apps' files.
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// What this program does in a process of its own.
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+enum Part {
+    /// Fills a guest's memory from the store while it runs. Started by the waker.
+    #[command(hide = true)]
+    Pager,
 }
 
 fn main() -> ExitCode {
@@ -72,7 +83,13 @@ fn main() -> ExitCode {
     }
     let _armed = fault::arm();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let ran = runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(config)));
+    let work = async {
+        match args.part {
+            Some(Part::Pager) => page(&config).await,
+            None => run(config, &args.config).await,
+        }
+    };
+    let ran = runtime.context("no runtime").and_then(|runtime| runtime.block_on(work));
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -107,7 +124,17 @@ fn check(config: &WakerConfig) -> ExitCode {
     refuse(&problems.join("\n"))
 }
 
-async fn run(config: WakerConfig) -> anyhow::Result<()> {
+/// `rouse-waker pager`: see [`rouse_waker::pager`].
+async fn page(config: &WakerConfig) -> anyhow::Result<()> {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).context("standard input")?;
+    let job = serde_json::from_str(&line).context("the job")?;
+    let store = config.store.as_ref().context("there is no `[store]`")?;
+    let node = NodeStore::new(open_place(&store.place).await?, store.settings.clone(), None);
+    Ok(pager::run(&node, job).await?)
+}
+
+async fn run(config: WakerConfig, path: &Path) -> anyhow::Result<()> {
     let in_state = |name: &str| config.state_dir.join(name);
     for dir in [in_state("apps"), in_state("vmm")] {
         // Images hold the guests' memory.
@@ -126,6 +153,8 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
     let total = Reading::now().map_or(0, |reading| reading.memory.total);
     // What VMs may have, where nothing is said: the rest is for the page cache, proxy and waker.
     let memory_mib = config.wake.memory_mib.unwrap_or((total >> 20) * 9 / 10);
+    // Each is waited for when its guest is gone; those of guests that run on outlive this waker.
+    let pagers = TaskTracker::new();
     let vmm = Arc::new(Qemu::new(&config.qemu, in_state("vmm"), config.wake.restore));
     let node = Node {
         vmm: vmm.clone(),
@@ -140,7 +169,7 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
         queue: config.wake.queue,
         flush: config.sleep.flush,
         trims: Arc::new(Semaphore::new(1)),
-        store: open_store(&config).await?,
+        store: open_store(&config, path, &pagers).await?,
         proxies: Arc::new(Proxies::open(in_state("proxies.json"))),
         changes: broadcast::channel(CHANGES).0,
         metrics: Arc::new(Metrics::default()),
@@ -195,20 +224,26 @@ async fn run(config: WakerConfig) -> anyhow::Result<()> {
 
 /// The store, if there is to be one. What it can do is found out now; one that can't be reached yet is no reason
 /// not to start: what is here can be woken.
-async fn open_store(config: &WakerConfig) -> anyhow::Result<Option<Arc<NodeStore>>> {
-    let Some(StoreConfig { place, settings }) = &config.store else { return Ok(None) };
-    let store: Arc<dyn Store> = match place {
-        Place::Directory(path) => {
-            let opened = Directory::open(path);
-            Arc::new(opened.with_context(|| format!("the store in {}", path.display()))?)
+async fn open_store(
+    config: &WakerConfig,
+    path: &Path,
+    tracker: &TaskTracker,
+) -> anyhow::Result<Option<Arc<NodeStore>>> {
+    let Some(StoreConfig { place, settings, demand }) = &config.store else { return Ok(None) };
+    let store = open_place(place).await?;
+    let pagers = match (demand, rouse_lazy::available()) {
+        (Some(least), Ok(())) => {
+            let config = std::path::absolute(path).context("the configuration's path")?;
+            Some(Pagers { config, least: *least, tracker: tracker.clone() })
         }
-        Place::S3(options) => {
-            let opened = S3::open((**options).clone()).await;
-            Arc::new(opened.with_context(|| format!("the store in bucket {}", options.bucket))?)
+        (Some(_), Err(error)) => {
+            tracing::warn!(%error, "no wake goes on before all of its memory is here");
+            None
         }
+        (None, _) => None,
     };
     let cache = open_cache(&config.cache, &config.state_dir)?;
-    let store = Arc::new(NodeStore::new(store, settings.clone(), cache));
+    let store = Arc::new(NodeStore::new(store, settings.clone(), cache).with_pagers(pagers));
     let node = &settings.node;
     match store.moving().await {
         Ok(true) => tracing::info!(%node, "apps may move between the nodes of this store"),
@@ -242,6 +277,19 @@ async fn evict(store: Option<Arc<NodeStore>>, stop: CancellationToken) {
 fn unix_ms() -> u64 {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn open_place(place: &Place) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match place {
+        Place::Directory(path) => {
+            let opened = Directory::open(path);
+            Arc::new(opened.with_context(|| format!("the store in {}", path.display()))?)
+        }
+        Place::S3(options) => {
+            let opened = S3::open((**options).clone()).await;
+            Arc::new(opened.with_context(|| format!("the store in bucket {}", options.bucket))?)
+        }
+    })
 }
 
 fn open_cache(config: &CacheConfig, state_dir: &Path) -> anyhow::Result<Option<Cache>> {

@@ -16,7 +16,7 @@ use rouse_protocol::wake::{Outcome, PhaseTime};
 use self::cache::CacheMetrics;
 use self::store::StoreMetrics;
 use crate::admission::Figures;
-use crate::store::{FetchError, Fetched, Freed, UploadError};
+use crate::store::{Cost, FetchError, Fetched, Freed, UploadError};
 
 /// Seconds: 1 ms to 300 s, dense where wakes are.
 const BUCKETS: [f64; 24] = [
@@ -123,8 +123,12 @@ impl Metrics {
         self.store.sent(sent);
     }
 
-    pub(crate) fn fetched(&self, fetched: Result<Option<&Fetched>, &FetchError>) {
+    pub(crate) fn fetched(&self, fetched: Result<&Fetched, &FetchError>) {
         self.store.fetched(fetched);
+    }
+
+    pub(crate) fn demanded(&self, landed: Result<&Cost, &FetchError>) {
+        self.store.demanded(landed);
     }
 
     pub(crate) fn refused(&self, reason: &str) {

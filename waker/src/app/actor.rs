@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::history::History;
 use super::keep::{Keep, Now};
-use super::ops::{self, Done, Settling, WakeJob, Woken};
+use super::ops::{self, Brought, Done, Settling, WakeJob, Woken};
 use super::patches::Patched;
 use super::sending::Sending;
 use super::sleep::{Sleep, Step};
@@ -29,7 +29,6 @@ use crate::image::{AppDir, Live, SavedMemory, SettleError, Settled};
 use crate::lifecycle::{
     Effect, Event, Lifecycle, Limits, Standing, Start, State, WakeAnswer, WakeEnd,
 };
-use crate::store::Fetched;
 use crate::vmm::Machine;
 
 /// How long a guest that its VMM has stopped, since the host's disk is full, stands until the next try.
@@ -264,7 +263,7 @@ impl Actor {
                 while let Ok(time) = self.phases.try_recv() {
                     self.phase(time);
                 }
-                self.woken(woken)
+                self.woken(*woken)
             }
             Done::Woken(Err(error)) => {
                 tracing::warn!(app = %self.config.id, %error, "the wake failed");
@@ -336,7 +335,7 @@ impl Actor {
         self.ready = Some(self.ready_of(&record, outcome));
         self.history.phases(self.wake.phases.iter().copied());
         self.history.end(Ok((outcome, refused)));
-        if let Some(Fetched { cost, .. }) = fetched {
+        if let Some(Brought { cost, .. }) = fetched {
             self.history.fetched(record.generation, cost.unwrap_or_default());
         }
         self.machine = Some(machine);
@@ -457,7 +456,7 @@ impl Actor {
             sending: self.sending.call_off(),
             phases,
         };
-        self.doing.spawn(async { Done::Woken(job.run().await) });
+        self.doing.spawn(async { Done::Woken(job.run().await.map(Box::new)) });
     }
 
     /// A duplicate of the app's lock, which is taken anew if it could not be when the last VM went.

@@ -102,7 +102,7 @@ impl Actor {
             generation: record.generation,
             key: self.agent_key(),
             machine: Arc::clone(&self.config.machine),
-            memory: live.memory(),
+            memory: self.dir.mapped(&live),
             disk: live.disk(),
             mark: record.mark,
             keep_pair: record.keep_pair,

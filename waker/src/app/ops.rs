@@ -21,7 +21,7 @@ use crate::image::{
     reserve,
 };
 use crate::lifecycle::Start;
-use crate::store::{FetchError, Fetched, NodeStore, TakeError, Taken};
+use crate::store::{Cost, Demanded, FetchError, Fetched, NodeStore, Stored, TakeError, Taken};
 use crate::vmm::process::Process;
 use crate::vmm::touched::{Mark, Touched};
 use crate::vmm::{
@@ -30,7 +30,7 @@ use crate::vmm::{
 
 /// What has been done, and everything that was taken along to do it.
 pub(super) enum Done {
-    Woken(Result<Woken, WakeError>),
+    Woken(Result<Box<Woken>, WakeError>),
     Stopped(Box<dyn Machine>, Result<(), String>),
     Saved(Box<dyn Machine>, Result<SavedMemory, String>),
     Resumed(Box<dyn Machine>, Result<(), String>),
@@ -49,7 +49,31 @@ pub(super) struct Woken {
     /// Why there was no restore.
     pub(super) refused: Option<String>,
     /// It came from the store.
-    pub(super) fetched: Option<Fetched>,
+    pub(super) fetched: Option<Brought>,
+}
+
+/// What a wake had from the store.
+pub(super) struct Brought {
+    generation: Generation,
+    pub(super) key: AgentKey,
+    /// What it cost so far; none: it was in the cache, or it is not known yet.
+    pub(super) cost: Option<Cost>,
+    /// Its life, where that begins before all of it is here.
+    live: Option<Live>,
+    demanded: Option<Demanded>,
+}
+
+impl Brought {
+    fn whole(fetched: Fetched) -> Self {
+        let Fetched { generation, key, cost, .. } = fetched;
+        Self { generation, key, cost, live: None, demanded: None }
+    }
+
+    fn demanded(mut demanded: Demanded) -> Self {
+        let (generation, key) = (demanded.generation, demanded.key.clone());
+        let live = demanded.live.take();
+        Self { generation, key, cost: None, live, demanded: Some(demanded) }
+    }
 }
 
 /// Why there is none.
@@ -139,13 +163,16 @@ impl WakeJob {
         let (seat, _turn) = self.admit().await?;
         self.end_lost().await;
         self.phase(watch.lap(Phase::Queue));
-        let fetched = self.take().await?;
         let identity = self.node.vmm.identity(&self.config.machine).await?;
+        let mut fetched = self.take(&identity).await?;
         let mut watch = Stopwatch::start();
-        let consumed = self.consume(identity).await?;
+        let consumed = match fetched.as_mut().and_then(|fetched| fetched.live.take()) {
+            Some(live) => Ok(live),
+            None => self.consume(identity).await?,
+        };
         self.phase(watch.lap(Phase::Image));
         let (going, refused) = match consumed {
-            Ok(live) => match self.restore(live).await? {
+            Ok(live) => match self.restore(live, fetched.as_mut()).await? {
                 Ok(going) => (going, None),
                 Err(error) => (self.boot().await?, Some(error.to_string())),
             },
@@ -192,8 +219,8 @@ impl WakeJob {
         }
     }
 
-    /// Makes sure that the app is this node's, and that what is to be woken is here.
-    async fn take(&mut self) -> Result<Option<Fetched>, WakeError> {
+    /// Makes sure that the app is this node's, and that what is to be woken is here, or on its way.
+    async fn take(&mut self, vmm: &VmmIdentity) -> Result<Option<Brought>, WakeError> {
         // What is at its last step comes to an end first: else two might believe the app to be theirs.
         if let Some(sending) = self.sending.take() {
             sending.ended().await;
@@ -205,16 +232,17 @@ impl WakeJob {
         let Some(newest) = taken.fetch.first().map(|stored| stored.generation) else {
             return Ok(None);
         };
-        let fetched = self.fetch(&store, taken, &asked).await?;
+        let brought = Box::pin(self.fetch(&store, taken, vmm, &asked)).await?;
         self.phase(watch.lap(Phase::Fetch));
         self.generation = self.generation.max(newest.next());
-        store.held(&self.dir).map_err(|source| self.storage(source))?;
-        if let Some(fetched) = &fetched {
-            let Fetched { generation, cost, .. } = fetched;
-            tracing::info!(app = %self.config.id, %generation, ?cost, "fetched from the store");
-            self.key = self.config.machine.agent.then(|| fetched.key.clone());
+        if brought.as_ref().is_none_or(|brought| brought.demanded.is_none()) {
+            store.held(&self.dir).map_err(|source| self.storage(source))?;
         }
-        Ok(fetched)
+        if let Some(Brought { generation, cost, key, .. }) = &brought {
+            tracing::info!(app = %self.config.id, %generation, ?cost, "fetched from the store");
+            self.key = self.config.machine.agent.then(|| key.clone());
+        }
+        Ok(brought)
     }
 
     /// The newest generation that is whole in the store. None: none is, and there was no disk that a cold boot
@@ -223,14 +251,13 @@ impl WakeJob {
         &self,
         store: &NodeStore,
         taken: Taken,
+        vmm: &VmmIdentity,
         asked: &Asked,
-    ) -> Result<Option<Fetched>, FetchError> {
+    ) -> Result<Option<Brought>, FetchError> {
         let (app, mut spoilt) = (&self.config.id, None);
         for stored in &taken.fetch {
-            let fetched = store.fetch(app, &self.dir, stored, taken.superseded, asked).await;
-            self.node.metrics.fetched(fetched.as_ref().map(Some));
-            match fetched {
-                Ok(fetched) => return Ok(Some(fetched)),
+            match self.bring(store, stored, taken.superseded, vmm, asked).await {
+                Ok(brought) => return Ok(Some(brought)),
                 Err(error) if error.is_spoilt() => {
                     let generation = stored.generation;
                     tracing::error!(%app, %generation, %error, "a generation in the store is spoilt: the one before it is tried");
@@ -243,6 +270,35 @@ impl WakeJob {
             Some(error) if self.config.machine.disk.is_some() => Err(error),
             _ => Ok(None),
         }
+    }
+
+    /// One generation: as much of it as its VM needs to run where that can be, else all of it.
+    async fn bring(
+        &self,
+        store: &NodeStore,
+        stored: &Stored,
+        superseded: bool,
+        vmm: &VmmIdentity,
+        asked: &Asked,
+    ) -> Result<Brought, FetchError> {
+        let (app, dir, machine) = (&self.config.id, &self.dir, &self.config.machine);
+        if self.start == Start::Restore && self.node.vmm.ram_is_file() {
+            let demanded = store.demand(app, dir, stored, (machine, vmm), superseded, asked).await;
+            match demanded {
+                Ok(Some(demanded)) => return Ok(Brought::demanded(demanded)),
+                Ok(None) => {}
+                Err(error @ FetchError::Pager { spoilt: false, .. }) => {
+                    tracing::warn!(%app, %error, "its memory is fetched whole before it runs");
+                }
+                Err(error) => {
+                    self.node.metrics.fetched(Err(&error));
+                    return Err(error);
+                }
+            }
+        }
+        let fetched = store.fetch(app, dir, stored, superseded, asked).await;
+        self.node.metrics.fetched(fetched.as_ref());
+        Ok(Brought::whole(fetched?))
     }
 
     async fn consume(
@@ -281,7 +337,11 @@ impl WakeJob {
     }
 
     /// The inner error: the image could not be loaded and is spent.
-    async fn restore(&self, live: Live) -> Result<Result<Going, RestoreError>, WakeError> {
+    async fn restore(
+        &self,
+        live: Live,
+        mut brought: Option<&mut Brought>,
+    ) -> Result<Result<Going, RestoreError>, WakeError> {
         // While the VMM is handed over; it must be durable before a vCPU runs.
         let dir = Arc::clone(&self.dir);
         let durable = tokio::task::spawn_blocking(move || dir.sync_consumed());
@@ -326,6 +386,22 @@ impl WakeJob {
         };
         drop(life);
         let durable = durable.await.map_err(joined).and_then(|synced| synced);
+        let mut watch = Stopwatch::start();
+        if let Some(brought) = brought.as_mut()
+            && let Some(demanded) = &mut brought.demanded
+        {
+            let landed = demanded.working_set().await;
+            self.node.metrics.demanded(landed.as_ref());
+            match landed {
+                Ok(cost) => brought.cost = Some(cost),
+                Err(error) => {
+                    machine.kill().await;
+                    return Err(error.into());
+                }
+            }
+            self.phase(watch.lap(Phase::Fetch));
+            self.runs_now(&live).await?;
+        }
         if let Err(source) = reserved {
             machine.kill().await;
             let path = live.memory();
@@ -333,6 +409,17 @@ impl WakeJob {
             return Err(self.no_block(path, source));
         }
         self.go(machine, live, Outcome::Resumed, durable).await.map(Ok)
+    }
+
+    /// What was fetched is used now: from here on it is this node's.
+    async fn runs_now(&self, live: &Live) -> Result<(), WakeError> {
+        let Some(store) = self.node.store.clone() else { return Ok(()) };
+        let (dir, path) = (Arc::clone(&self.dir), live.path().to_owned());
+        let noted = blocking(move || {
+            store.held(&dir)?;
+            dir.runs_now(&path)
+        });
+        noted.await.map_err(|source| self.storage(source))
     }
 
     async fn put_back(
@@ -444,9 +531,10 @@ impl WakeJob {
             generation: self.generation,
             key: self.key.clone(),
             machine: Arc::clone(&self.config.machine),
-            memory: live.memory(),
+            memory: self.dir.mapped(live),
             disk: live.disk().filter(|_| self.config.machine.disk.is_some()),
-            mark: Mark::now().ok(),
+            // What a pager fills is mapped, and unmapped, by more than the guest.
+            mark: Mark::now().ok().filter(|_| self.dir.mapped(live) == live.memory()),
             keep_pair: self.config.after_crash == AfterCrash::Rollback,
             locks: Arc::new(locks().map_err(|e| self.storage(e))?),
         })

@@ -17,6 +17,9 @@ pub struct StoreConfig {
     pub place: Place,
     /// How this node uses it.
     pub settings: Settings,
+    /// What has to be fetched of a memory for its wake to go on before all of it is there, in bytes; none: each
+    /// wake waits for all of it.
+    pub demand: Option<u64>,
 }
 
 /// Where a store is.
@@ -67,6 +70,10 @@ pub(super) fn read(t: &mut Table<'_>, base: &Path) -> Option<StoreConfig> {
     let keep = t.optional_as("keep", 1, between(0, 100));
     let grace = t.optional_as("grace_seconds", Duration::from_secs(86_400), seconds(0, 31_536_000));
     let ups_at_once = t.optional_as("at_once", 1, between(1, 64));
+    let demand = t.optional("demand", true);
+    let demand_from = t
+        .optional_as("demand_from_mib", 16 << 20, |mib: u32| Ok::<_, String>(u64::from(mib) << 20));
+    let demand = demand.then_some(demand_from);
     let node = match node.map_or_else(host_name, Ok) {
         Ok(node) => node,
         Err(why) => {
@@ -88,7 +95,7 @@ pub(super) fn read(t: &mut Table<'_>, base: &Path) -> Option<StoreConfig> {
             return None;
         }
     };
-    Some(StoreConfig { place, settings })
+    Some(StoreConfig { place, settings, demand })
 }
 
 /// `[store.s3]`.

@@ -9,11 +9,17 @@ use std::time::{Duration, UNIX_EPOCH};
 use rouse_protocol::app::Generation;
 use rouse_protocol::signature::AgentKey;
 use rouse_snapshot_format::Map;
+use rustix::fs::FlockOperation;
 
 use super::disk::DiskId;
-use super::files::{read_bounded, read_small, remove_dir, sync_dir, write_durably};
+use super::files::{
+    in_use, lock, read_bounded, read_small, remove_dir, remove_file, sync_dir, write_durably,
+};
 use super::manifest::{ImageRefusal, MAX_PART, Manifest};
-use super::{AppDir, DISK, DISK_ID, MANIFEST, MAP, MEMORY, PAIR, STATE, generation_name};
+use super::{
+    AppDir, CONSUMED, DISK, DISK_ID, Live, MANIFEST, MAP, MEMORY, NEVER_RAN, PAIR, STATE,
+    generation_name,
+};
 use crate::store::{Local, Record};
 
 const RECORD: &str = "store.json";
@@ -69,11 +75,12 @@ impl<'a> Draft<'a> {
         self.path.join(DISK)
     }
 
-    /// Puts the rest beside them, which are whole and synced. Durable when it returns.
+    /// Puts the rest beside them: the map too, unless it is there. They are synced, if they are whole. Durable when
+    /// it returns.
     pub fn finish(
         self,
         manifest: Manifest,
-        map: &Map,
+        map: Option<&Map>,
         state: &[u8],
         key: &AgentKey,
     ) -> io::Result<()> {
@@ -92,8 +99,15 @@ impl<'a> Draft<'a> {
             }
         }
         write_synced(&path.join(STATE), state)?;
-        let bytes = map.to_bytes().map_err(io::Error::other)?;
-        write_synced(&path.join(MAP), &bytes)?;
+        let bytes = match map {
+            Some(map) => {
+                let bytes = map.to_bytes().map_err(io::Error::other)?;
+                write_synced(&path.join(MAP), &bytes)?;
+                bytes
+            }
+            // It is there already.
+            None => read_bounded(&path.join(MAP), MAX_PART)?,
+        };
         let manifest =
             Manifest { map_blake3: blake3::hash(&bytes).to_hex().to_string(), ..manifest };
         write_synced(&path.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)?;
@@ -244,6 +258,39 @@ impl AppDir {
         let key: AgentKey = String::from_utf8_lossy(&key).trim().parse().map_err(wrong)?;
         // A restored guest has it in its memory.
         fs::rename(path.join(KEY), self.path.join(KEY))?;
+        self.make_way(superseded)?;
+        let generation = manifest.generation;
+        fs::rename(path, self.path.join(generation_name(generation)))?;
+        self.point_to(Some(generation))?;
+        self.sync()?;
+        Ok((generation, key))
+    }
+
+    /// As [`Self::adopt`], and consumed at once: the memory is still on its way. Until [`Self::runs_now`] it is
+    /// nobody's loss if it goes.
+    pub fn begin_fetched(&self, path: &Path, superseded: bool) -> io::Result<Live> {
+        let _turn = self.turns.take();
+        fs::rename(path.join(KEY), self.path.join(KEY))?;
+        fs::rename(path.join(MANIFEST), path.join(CONSUMED))?;
+        write_synced(&path.join(NEVER_RAN), b"")?;
+        sync_dir(path)?;
+        self.make_way(superseded)?;
+        let live = self.live_path();
+        fs::rename(path, &live)?;
+        self.point_to(None)?;
+        self.sync()?;
+        let memory_lock = lock(&live.join(MEMORY), FlockOperation::NonBlockingLockShared)?;
+        Ok(Live { path: live, memory_lock: memory_lock.ok_or_else(in_use)?, from: None })
+    }
+
+    /// A vCPU is about to run on what was fetched. Durable when it returns.
+    pub fn runs_now(&self, live: &Path) -> io::Result<()> {
+        remove_file(&live.join(NEVER_RAN))?;
+        sync_dir(live)
+    }
+
+    /// What is here is not woken any more.
+    fn make_way(&self, superseded: bool) -> io::Result<()> {
         for (generation, there) in self.generations()? {
             if superseded {
                 self.remove(generation)?;
@@ -252,14 +299,12 @@ impl AppDir {
             }
         }
         let live = self.live_path();
-        if live.try_exists()? {
+        if live.join(NEVER_RAN).try_exists()? {
+            remove_dir(&live)?;
+        } else if live.try_exists()? {
             self.set_aside(&live)?;
         }
-        let generation = manifest.generation;
-        fs::rename(path, self.path.join(generation_name(generation)))?;
-        self.point_to(Some(generation))?;
-        self.sync()?;
-        Ok((generation, key))
+        self.sync()
     }
 }
 

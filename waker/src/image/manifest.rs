@@ -169,7 +169,7 @@ impl Manifest {
     }
 
     /// Is it this app's, and can this machine on this VMM load it?
-    pub(super) fn fits(
+    pub(crate) fn fits(
         &self,
         app: &AppId,
         machine: &MachineConfig,

@@ -35,12 +35,14 @@ use crate::vmm::{RunRecord, VmmIdentity};
 mod disk;
 mod fetched;
 mod files;
+mod lazy;
 mod manifest;
 mod room;
 mod settle;
 
 pub use disk::{DiskError, DiskId, DiskSeal};
 pub use fetched::{Draft, Leaving, Sleeping};
+pub use lazy::{Filled, LazyRecord};
 pub use manifest::{ImageRefusal, Layer, MAX_PART, Manifest};
 pub use room::{TrimError, Trimmed, reserve};
 pub use settle::{SavedMemory, Settle, SettleError, Settled};
@@ -58,6 +60,8 @@ const DISK_ID: &str = "disk.json";
 const PAIR: &str = "pair";
 /// A pair of a sleep that may still be called off.
 const PAIR_DRAFT: &str = ".pair";
+/// What lies in `live` was fetched, and no vCPU has run on it.
+const NEVER_RAN: &str = "never-ran";
 const CURRENT: &str = "current";
 const LIVE: &str = "live";
 const REFUSED: &str = "refused";
@@ -65,7 +69,7 @@ const RUN: &str = "run.json";
 const STANDING: &str = "standing.json";
 
 /// What a life leaves that is worth nothing without its VM.
-const OF_A_LIFE: [&str; 6] = [CONSUMED, MEMORY, MAP, STATE, LAYER, LAYER_MAP];
+const OF_A_LIFE: [&str; 7] = [CONSUMED, MEMORY, MAP, STATE, LAYER, LAYER_MAP, NEVER_RAN];
 
 /// Why an app's life can't begin.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +149,7 @@ impl AppDir {
         let Some(lock) = self.lock()? else {
             return Ok((Found::Running(self.run_record().map(Box::new)), None));
         };
+        self.end_lazy()?;
         let newest = self.current()?;
         let live = self.live_path();
         if newest.is_some() && live.exists() {
@@ -346,6 +351,7 @@ impl AppDir {
     pub fn fresh(&self, machine: &MachineConfig) -> Result<Live, FreshError> {
         let _turn = self.turns.take();
         fault::hit("fresh")?;
+        self.end_lazy()?;
         let live = self.live_path();
         if let Some(generation) = self.current()? {
             if live.try_exists()? {
@@ -444,6 +450,7 @@ impl AppDir {
     /// Removes what is left of a life that has ended without a sleep; its disk stays, and so does
     /// what was to become a generation.
     pub fn discard_live(&self) -> io::Result<()> {
+        self.end_lazy()?;
         let live = self.live_path();
         if live.exists() && !live.join(MANIFEST).exists() { self.strip(&live) } else { Ok(()) }
     }

@@ -101,6 +101,9 @@ impl AppDir {
     /// Makes all of the generation durable, the manifest last.
     pub fn settle(&self, job: Settle<'_>) -> Result<Settled, SettleError> {
         let Settle { live, record, memory, touched, progress } = job;
+        if !self.gather(progress).map_err(writing(&live.join(MEMORY)))? {
+            return Err(SettleError::Cancelled);
+        }
         let image_id = ImageId::random();
         sync_file(&live.join(STATE), "settle-sync")?;
         if live.join(DISK).exists() {
@@ -202,6 +205,7 @@ impl AppDir {
     pub fn publish(&self, live: Live) -> Result<super::Published, SettleError> {
         let Live { path, memory_lock, .. } = live;
         drop(memory_lock);
+        self.end_lazy().map_err(writing(&path))?;
         fault::hit("publish").map_err(writing(&path))?;
         let manifest = Manifest::read(&path).map_err(|refusal| SettleError::Write {
             path: path.clone(),

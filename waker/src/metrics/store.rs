@@ -3,7 +3,7 @@
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
 use super::registered;
-use crate::store::{FetchError, Fetched, Freed, UploadError};
+use crate::store::{Cost, FetchError, Fetched, Freed, UploadError};
 
 /// Requests of a fetch: one for each 8 MiB of archives, a handful besides.
 const REQUESTS: [f64; 12] =
@@ -16,9 +16,10 @@ pub(super) struct StoreMetrics {
     sent: IntCounterVec,
     /// `rouse_waker_store_sent_bytes_total`.
     sent_bytes: IntCounter,
-    /// `rouse_waker_store_fetched_total{end}`: generations fetched for a wake: done, cached, none, failed.
+    /// `rouse_waker_store_fetched_total{end}`: generations fetched for a wake: done, demanded (the rest came while it
+    /// ran), cached, spoilt, failed.
     fetched: IntCounterVec,
-    /// `rouse_waker_store_fetched_bytes`: what came for each wake.
+    /// `rouse_waker_store_fetched_bytes`: what came for each wake until its VM could run.
     fetched_bytes: Histogram,
     /// `rouse_waker_store_fetch_requests`: requests for each wake.
     fetch_requests: Histogram,
@@ -76,19 +77,35 @@ impl StoreMetrics {
         self.sent.with_label_values(&[end]).inc();
     }
 
-    pub(super) fn fetched(&self, fetched: Result<Option<&Fetched>, &FetchError>) {
+    pub(super) fn fetched(&self, fetched: Result<&Fetched, &FetchError>) {
         let end = match fetched {
-            Ok(Some(Fetched { cost: None, .. })) => "cached",
-            Ok(Some(Fetched { cost: Some(cost), .. })) => {
-                self.fetched_bytes.observe(cost.bytes as f64);
-                self.fetch_requests.observe(cost.requests as f64);
-                self.requests.with_label_values(&["fetching"]).inc_by(cost.requests);
-                self.retries.with_label_values(&["fetching"]).inc_by(cost.retries);
+            Ok(Fetched { cost: None, .. }) => "cached",
+            Ok(Fetched { cost: Some(cost), .. }) => {
+                self.cost(cost);
                 "done"
             }
-            Ok(None) => "none",
+            Err(error) if error.is_spoilt() => "spoilt",
             Err(_) => "failed",
         };
         self.fetched.with_label_values(&[end]).inc();
+    }
+
+    /// The VM runs, and the rest comes behind: that is not counted here.
+    pub(super) fn demanded(&self, landed: Result<&Cost, &FetchError>) {
+        let end = match landed {
+            Ok(cost) => {
+                self.cost(cost);
+                "demanded"
+            }
+            Err(_) => "failed",
+        };
+        self.fetched.with_label_values(&[end]).inc();
+    }
+
+    fn cost(&self, cost: &Cost) {
+        self.fetched_bytes.observe(cost.bytes as f64);
+        self.fetch_requests.observe(cost.requests as f64);
+        self.requests.with_label_values(&["fetching"]).inc_by(cost.requests);
+        self.retries.with_label_values(&["fetching"]).inc_by(cost.retries);
     }
 }

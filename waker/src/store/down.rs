@@ -11,9 +11,9 @@ use rouse_protocol::signature::AgentKey;
 use rouse_snapshot_format::{ImageId, ImageIdError, Map, PAGE};
 use rouse_store::{Key, StoreError};
 use rouse_transfer::{
-    Asked, Fill, FillError, FillOptions, Layers, LayersError, Metrics, OpenRemoteError, StartError,
-    retry,
+    Asked, Fill, FillError, FillOptions, Layers, LayersError, Metrics, StartError, retry,
 };
+use serde::{Deserialize, Serialize};
 
 use super::manifest::{Archived, StoredManifest, below};
 use super::reference::{Stored, Turn, app_key};
@@ -43,7 +43,7 @@ pub struct Fetched {
 }
 
 /// What was asked of the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
     /// Requests made, those that failed too.
     pub requests: u64,
@@ -129,6 +129,14 @@ pub enum FetchError {
         /// What is free, in bytes.
         free: u64,
     },
+    /// The process that was to bring the memory did not.
+    #[error("its pager: {why}")]
+    Pager {
+        /// What it said.
+        why: String,
+        /// What is in the store is spoilt.
+        spoilt: bool,
+    },
     /// A file can't be filled.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -161,8 +169,8 @@ impl FetchError {
             Self::Other { .. } | Self::Layers(_) | Self::Damaged(_) => true,
             Self::Manifest(ReadManifestError::Store(error)) | Self::State(error) => gone(error),
             Self::Manifest(_) => true,
-            Self::Open(OpenLayersError::Open(OpenRemoteError::Store(error))) => gone(error),
-            Self::Open(_) => true,
+            Self::Open(error) => error.is_spoilt(),
+            Self::Pager { spoilt, .. } => *spoilt,
             Self::Fill(FillError::Store { source, .. }) => {
                 gone(source) || matches!(source, StoreError::Changed { .. })
             }
@@ -259,11 +267,7 @@ impl NodeStore {
     ) -> Result<(Cost, Option<Duration>), FetchError> {
         let at = app_key(app);
         let manifest = read_manifest(self, &at, stored, asked).await?;
-        let (there, generation) = (&manifest.image.app, manifest.image.generation);
-        let same = manifest.image.image_id == stored.image_id;
-        if there != app || generation != stored.generation || !same {
-            return Err(FetchError::Other { app: there.clone(), generation });
-        }
+        let generation = self.check(app, stored, &manifest)?;
         let none: &[Archived] = &[];
         let disk_layers = manifest.disk.as_ref().map_or(none, |disk| &disk.layers);
         let (state, memory, disk) = futures_util::try_join!(
@@ -305,13 +309,28 @@ impl NodeStore {
         let working_set_after = memory.working_set_after;
         let finished = {
             let to = to.to_owned();
-            blocking(move || Draft::at(&to).finish(image, &map, &state, &key))
+            blocking(move || Draft::at(&to).finish(image, Some(&map), &state, &key))
         };
         finished.await.map_err(file())?;
         Ok((cost, working_set_after))
     }
 
-    async fn state(
+    /// Whether the manifest is the one that the reference speaks of.
+    pub(super) fn check(
+        &self,
+        app: &AppId,
+        stored: &Stored,
+        manifest: &StoredManifest,
+    ) -> Result<Generation, FetchError> {
+        let (there, generation) = (&manifest.image.app, manifest.image.generation);
+        let same = manifest.image.image_id == stored.image_id;
+        if there != app || generation != stored.generation || !same {
+            return Err(FetchError::Other { app: there.clone(), generation });
+        }
+        Ok(generation)
+    }
+
+    pub(super) async fn state(
         &self,
         at: &Key,
         manifest: &StoredManifest,
@@ -335,7 +354,7 @@ impl NodeStore {
     }
 }
 
-async fn filled(layers: Layers, path: PathBuf) -> Result<Metrics, FetchError> {
+pub(super) async fn filled(layers: Layers, path: PathBuf) -> Result<Metrics, FetchError> {
     let made = |source| FetchError::File { path: path.clone(), source };
     let file = File::options().read(true).write(true).open(&path).map_err(made)?;
     let kept = file.try_clone().map_err(made)?;

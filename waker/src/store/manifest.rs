@@ -51,7 +51,7 @@ pub(super) struct Part {
 /// An archive of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Archived {
+pub struct Archived {
     /// Where, below the app's key.
     pub place: String,
     /// Its size in bytes.

@@ -16,6 +16,7 @@
 
 mod cached;
 mod claim;
+mod demand;
 mod down;
 mod gc;
 mod manifest;
@@ -40,12 +41,14 @@ use self::reference::{Reference, ReferenceError, app_key};
 
 pub use self::cached::KeepError;
 pub use self::claim::{Asker, Claim, Local, decide};
+pub use self::demand::{Demanded, Pagers};
 pub use self::down::{Cost, FetchError, Fetched, PrewarmError, Prewarmed};
 pub use self::gc::{CollectError, Collected};
+pub use self::manifest::Archived;
 pub use self::record::{Record, Turn as RecordTurn};
 pub use self::reference::{Stored, Turn};
 pub use self::take::{TakeError, Taken};
-pub use self::up::{Freed, Up, UploadError};
+pub use self::up::{Freed, OpenLayersError, Up, UploadError};
 
 /// The largest reference that is read, in bytes.
 const MAX_REFERENCE: u64 = 256 << 10;
@@ -76,6 +79,7 @@ pub struct NodeStore {
     cache: Option<Cache>,
     conditions: OnceCell<Conditions>,
     ups: Semaphore,
+    pagers: Option<Pagers>,
 }
 
 /// Why the reference can't be read or written.
@@ -105,7 +109,7 @@ impl NodeStore {
     /// `store` for a node. Nothing is asked yet.
     pub fn new(store: Arc<dyn Store>, settings: Settings, cache: Option<Cache>) -> Self {
         let ups = Semaphore::new(settings.ups_at_once.max(1));
-        Self { store, settings, cache, conditions: OnceCell::new(), ups }
+        Self { store, settings, cache, conditions: OnceCell::new(), ups, pagers: None }
     }
 
     /// How it is used.
@@ -116,6 +120,21 @@ impl NodeStore {
     /// Where images wait.
     pub fn cache(&self) -> Option<&Cache> {
         self.cache.as_ref()
+    }
+
+    /// Opens archives below `at`, all at once.
+    pub async fn open_layers(
+        &self,
+        at: &Key,
+        layers: &[Archived],
+        asked: &Asked,
+    ) -> Result<Vec<rouse_transfer::Remote>, OpenLayersError> {
+        up::open_layers(self, at, layers, asked).await
+    }
+
+    fn is_cached(&self, stored: &Stored) -> bool {
+        let entry = cached::entry(stored);
+        self.cache.as_ref().zip(entry).is_some_and(|(cache, entry)| cache.contains(&entry))
     }
 
     /// What conditional writes are worth there, found out once.

@@ -238,6 +238,18 @@ pub enum OpenLayersError {
     Key(#[from] KeyError),
 }
 
+impl OpenLayersError {
+    /// Whether what is in the store is not what it should be.
+    pub fn is_spoilt(&self) -> bool {
+        match self {
+            Self::Open(OpenRemoteError::Store(error)) => {
+                matches!(error, StoreError::NotFound { .. } | StoreError::Corrupt { .. })
+            }
+            _ => true,
+        }
+    }
+}
+
 /// Opens archives, all at once.
 pub(super) async fn open_layers(
     node: &NodeStore,
