@@ -1,7 +1,8 @@
 //! A wake that does not wait for all of the memory.
 
+use rouse_protocol::wake::Outcome;
 use rouse_s3::Server;
-use rouse_tests::{Counter, Node, Store, assert_eventually};
+use rouse_tests::{Counter, Node, Store, Visit, assert_eventually};
 
 use super::{assert_log, bucket, count, lose_everything, over, sent};
 
@@ -86,10 +87,15 @@ async fn a_guest_whose_pager_dies_boots_from_its_disk() {
     let pager = rouse_tests::Vm::recorded_in(&node.app_dir("hello").join("lazy.json"));
     pager.expect("it has a pager").kill();
     // It goes on for as long as it touches nothing new, and dies then.
+    let dirty = Visit::post("/dirty?mib=100", String::new());
+    let lost = dirty.send(node.http()).await;
+    assert!(!lost.is_ok_and(|reply| reply.status == 200), "its memory is gone");
     assert_eventually!(
-        node.get("/log/head").await.header("rouse-wake") == "cold",
+        node.get("/log/head").await.status == 200 && node.wakes().await >= 2.0,
         "it boots from its disk"
     );
+    let trace = node.trace("hello").await.expect("it was woken");
+    assert_eq!(trace.outcome, Some(Outcome::Cold), "{trace:?}");
     let reply = node.get("/log").await.expect_status(200);
     let lines = rouse_tests::read_log(reply.text()).expect("a whole log");
     assert_eq!(lines.len(), acknowledged.len(), "{reply:?}");
