@@ -80,7 +80,8 @@ pub enum UnmountError {
         /// What the system said.
         source: io::Error,
     },
-    /// It is detached, but somebody has it open and the connection can't be ended.
+    /// It is detached, but somebody has it open and the connection can't be ended: we are not root, and `fusectl` is
+    /// not mounted at `/sys/fs/fuse/connections`. It ends with whoever has it open, or with our process.
     #[error("{} is detached but still in use", dir.display())]
     InUse {
         /// Where it was mounted.

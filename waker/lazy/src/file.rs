@@ -11,8 +11,9 @@ use std::time::{Duration, SystemTime};
 use fuser::{Config, Session, SessionACL};
 use rustix::fs::{Advice, fadvise};
 
+use crate::backed::Backed;
 use crate::error::{MountError, ServeError, UnmountError};
-use crate::fs::{Backed, Served};
+use crate::fs::Served;
 use crate::known::{Known, Windows};
 use crate::mount;
 use crate::pool::Pool;

@@ -1,11 +1,9 @@
 //! What is answered to the kernel.
 
-use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,10 +13,10 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
+use rustix::fs::{FallocateFlags, OFlags, fstatvfs};
 
+use crate::backed::{Backed, failed};
 use crate::file::Owner;
-use crate::known::Known;
 use crate::pool::Pool;
 
 const FILE: INodeNo = INodeNo(2);
@@ -29,56 +27,6 @@ const MOST_WRITTEN: u32 = 128 << 10;
 /// How many requests may be under way that no thread waits for: read-ahead and write-back. More than wait at once
 /// for windows, as what is behind them would wait too.
 const BACKGROUND: u16 = 512;
-
-/// What every request needs.
-pub(crate) struct Backed {
-    pub(crate) file: File,
-    pub(crate) size: u64,
-    pub(crate) known: Known,
-}
-
-impl Backed {
-    /// The bytes of a request, which are cut at the end of the file. None: there are none.
-    fn bytes(&self, offset: u64, length: u64) -> Option<Range<u64>> {
-        let end = offset.saturating_add(length).min(self.size);
-        (offset < end).then_some(offset..end)
-    }
-
-    fn answer(&self, bytes: &Range<u64>, reply: ReplyData) {
-        thread_local!(static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
-        BUFFER.with_borrow_mut(|buffer| {
-            let length = (bytes.end - bytes.start) as usize;
-            if buffer.len() < length {
-                buffer.resize(length, 0);
-            }
-            let buffer = &mut buffer[..length];
-            // Never fewer bytes than were asked for: the kernel would have zeros in their place.
-            match self.file.read_exact_at(buffer, bytes.start) {
-                Ok(()) => reply.data(buffer),
-                Err(error) => reply.error(failed("read", &error)),
-            }
-        });
-    }
-
-    fn put(&self, offset: u64, data: &[u8], reply: ReplyWrite) {
-        match self.file.write_all_at(data, offset) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(failed("written", &error)),
-        }
-    }
-
-    fn punch(&self, bytes: &Range<u64>) -> Result<(), Errno> {
-        self.known.wait(bytes).map_err(|_| Errno::EIO)?;
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&self.file, mode, bytes.start, bytes.end - bytes.start)
-            .map_err(|error| Errno::from_i32(error.raw_os_error()))
-    }
-}
-
-fn failed(what: &str, error: &io::Error) -> Errno {
-    tracing::error!(%error, "the backing file of a memory file can't be {what}");
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_i32)
-}
 
 /// Whether a request may be for the one folio that is touched: these are aligned to their size, a power of two.
 fn may_be_a_folio(bytes: &Range<u64>) -> bool {

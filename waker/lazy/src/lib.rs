@@ -27,6 +27,7 @@
 //!   own needs, and everything is handed over at its start. What a killed one leaves behind, [`clean`] takes away.
 #![forbid(unsafe_code)]
 
+mod backed;
 mod error;
 mod file;
 mod fs;

@@ -33,14 +33,9 @@ fn device() -> Result<OwnedFd, Unavailable> {
 
 /// Whether a lazy file can be had on this machine, as far as can be said without a mount.
 pub fn available() -> Result<(), Unavailable> {
-    if geteuid().is_root() {
-        return device().map(drop);
-    }
-    // It opens the device itself, as root.
-    if !Path::new(DEVICE).exists() {
-        return Err(Unavailable::NoDevice);
-    }
-    if helper::is_there() { Ok(()) } else { Err(Unavailable::NoFusermount) }
+    // The helper opens it as who calls, too.
+    device()?;
+    if geteuid().is_root() || helper::is_there() { Ok(()) } else { Err(Unavailable::NoFusermount) }
 }
 
 /// Whether others than who mounts have to get in. Root gets in nowhere but by this, either.

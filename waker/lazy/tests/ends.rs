@@ -23,6 +23,11 @@ fn an_unmount_ends_a_read_that_waits() {
         return;
     }
     let mut case = Case::new(SIZE);
+    // Who is not root ends a connection by a file there.
+    if us().uid != 0 && fs::read_dir("/sys/fs/fuse/connections").unwrap().next().is_none() {
+        eprintln!("skipped: fusectl is not mounted at /sys/fs/fuse/connections");
+        return;
+    }
     let file = case.open();
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(file.read_exact_at(&mut [0; 64], WINDOW)).unwrap());
