@@ -49,6 +49,9 @@ pub struct Store {
     /// Where it is, if it is a bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub s3: Option<S3>,
+    /// Whether wakes go on before all of the memory is there; none: the waker's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub demand: Option<bool>,
     /// From how much memory on a wake goes on before all of it is there; none: the waker's own default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demand_from_mib: Option<u32>,
@@ -77,12 +80,13 @@ pub struct S3 {
 }
 
 impl Store {
-    /// A store in this directory, as `node` uses it.
+    /// A store in this directory, as `node` uses it: what is fetched is fetched whole.
     pub fn directory(node: &str, path: &Path) -> Self {
         Self {
             node: node.to_owned(),
             directory: Some(path.to_owned()),
             s3: None,
+            demand: Some(false),
             demand_from_mib: None,
             moving: None,
             keep: None,

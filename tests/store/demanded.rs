@@ -7,8 +7,8 @@ use rouse_tests::{Counter, Node, Store, Visit, assert_eventually};
 use super::{assert_log, bucket, count, lose_everything, over, sent};
 
 /// Every memory is filled while its VM runs.
-fn store(server: &Server) -> Store {
-    Store { demand_from_mib: Some(0), ..bucket("a", server) }
+pub(crate) fn store(server: &Server) -> Store {
+    Store { demand: Some(true), demand_from_mib: Some(0), ..bucket("a", server) }
 }
 
 /// How many wakes went on before all of the memory was here.
@@ -36,6 +36,12 @@ async fn its_memory_comes_while_it_runs_and_it_sleeps_and_wakes_as_ever() {
         before = now;
         assert_log(&node, &acknowledged, &when).await;
         acknowledged.push(node.log(&when).await);
+        if round == 3 {
+            // The wake before has told what a wake takes, and that came first.
+            let trace = node.trace("hello").await.expect("it was woken");
+            let cost = trace.store.expect("from the store");
+            assert!(cost.bytes > 1 << 20, "{cost:?}");
+        }
     }
     // From the file beside the disk, once the life that was filled is over.
     node.sleep("hello").await;

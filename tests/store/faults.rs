@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{Method, StatusCode};
 use rouse_s3::{Fault, Faults, Server};
-use rouse_tests::{Counter, assert_eventually};
+use rouse_tests::{Counter, Store, assert_eventually};
 
 use super::{assert_log, bucket, count, lose_everything, over, sent};
 
@@ -28,8 +28,18 @@ fn spoil(faults: &Faults) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_app_goes_there_and_back_all_the_same() {
     let server = Server::start().await.expect("an S3 server");
+    goes_there_and_back(&server, bucket("a", &server)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn and_so_it_does_while_it_runs() {
+    let server = Server::start().await.expect("an S3 server");
+    goes_there_and_back(&server, crate::demanded::store(&server)).await;
+}
+
+async fn goes_there_and_back(server: &Server, store: Store) {
     let faults = server.faults().expect("it is our own");
-    let mut node = over(bucket("a", &server)).start().await;
+    let mut node = over(store).start().await;
     let (mut before, _) = count(&node).await;
     let mut acknowledged = vec![node.log("before any sleep").await];
     for round in 1..=3 {

@@ -42,6 +42,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// How long clients may take to read their last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
+/// How long the store may take at the start to tell what it can.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+
 /// How often the cache is tidied, and how many images may go each time.
 const EVICT: Duration = Duration::from_secs(30);
 const EVICT_AT_MOST: usize = 16;
@@ -245,7 +248,12 @@ async fn open_store(
     let cache = open_cache(&config.cache, &config.state_dir)?;
     let store = Arc::new(NodeStore::new(store, settings.clone(), cache).with_pagers(pagers));
     let node = &settings.node;
-    match store.moving().await {
+    // Whoever needs to know finds out again: a store that is away holds up nobody who is served from here.
+    let Ok(known) = tokio::time::timeout(FIRST_LOOK, store.moving()).await else {
+        tracing::error!(%node, "the store has not answered in {FIRST_LOOK:?}; what is here is served all the same");
+        return Ok(Some(store));
+    };
+    match known {
         Ok(true) => tracing::info!(%node, "apps may move between the nodes of this store"),
         Ok(false) if settings.moving => {
             let conditions = store.conditions().await;

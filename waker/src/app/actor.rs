@@ -30,6 +30,7 @@ use crate::lifecycle::{
     Effect, Event, Lifecycle, Limits, Standing, Start, State, WakeAnswer, WakeEnd,
 };
 use crate::vmm::Machine;
+use crate::vmm::touched::Touched;
 
 /// How long a guest that its VMM has stopped, since the host's disk is full, stands until the next try.
 const GO_ON: Duration = Duration::from_secs(1);
@@ -71,6 +72,10 @@ pub(super) struct Actor {
     pub(super) hooks: JoinSet<()>,
     /// Its generation goes to the store.
     pub(super) sending: Sending,
+    /// What of its memory the newest wake took until its first byte.
+    pub(super) woken_by: Vec<std::ops::Range<u64>>,
+    /// That is being found out.
+    pub(super) looks: JoinSet<Touched>,
     /// Blocks that the image does not need are given back.
     pub(super) trims: JoinSet<()>,
     /// Turns true when a first byte has gone out since the newest wake.
@@ -149,6 +154,13 @@ impl Actor {
                 Some(_) = self.patching.join_next() => {}
                 Some(_) = self.hooks.join_next() => {}
                 Some(_) = self.trims.join_next() => {}
+                Some(touched) = self.looks.join_next() => match touched {
+                    Ok(Touched::Ranges(ranges)) => self.woken_by = ranges,
+                    Ok(Touched::Unknown(reason)) => {
+                        tracing::debug!(app = %self.config.id, %reason, "what its wake took is not known");
+                    }
+                    Err(error) => return self.give_up(&error),
+                },
                 Some(sent) = self.sending.tasks.join_next() => match sent {
                     Ok(sent) => self.sent(sent).await,
                     Err(error) => return self.give_up(&error),
@@ -431,6 +443,8 @@ impl Actor {
     fn start_wake(&mut self, start: Start) {
         // One that runs ends when the image is consumed.
         self.trims.abort_all();
+        self.looks = JoinSet::new();
+        self.woken_by.clear();
         let generation = self.next_generation();
         self.history.begin(generation);
         self.wake.phases.clear();

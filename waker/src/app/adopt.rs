@@ -64,6 +64,8 @@ impl Actor {
             patching: JoinSet::new(),
             hooks: JoinSet::new(),
             trims: JoinSet::new(),
+            woken_by: Vec::new(),
+            looks: JoinSet::new(),
             sending: Sending::default(),
             served: watch::Sender::new(false),
             lives: 0,

@@ -22,6 +22,18 @@ impl Actor {
         if served.generation == self.lifecycle.generation() {
             self.history.phases(served.phases);
             self.served.send_replace(true);
+            self.look();
+        }
+    }
+
+    /// Finds out what the newest wake took, if it was one from an image: the next one's working set.
+    fn look(&mut self) {
+        let resumed = self.ready.as_ref().is_some_and(|ready| ready.outcome == Outcome::Resumed);
+        let machine = self.machine.as_ref().filter(|_| resumed && self.woken_by.is_empty());
+        if let Some(machine) = machine
+            && self.looks.is_empty()
+        {
+            self.looks.spawn_blocking(machine.mapped());
         }
     }
 

@@ -586,6 +586,7 @@ pub(super) struct SettleJob {
     pub(super) record: RunRecord,
     pub(super) memory: SavedMemory,
     pub(super) touched: Box<dyn FnOnce() -> Touched + Send>,
+    pub(super) woken_by: Vec<std::ops::Range<u64>>,
 }
 
 impl SettleJob {
@@ -598,9 +599,10 @@ impl SettleJob {
         let theirs = Arc::clone(&progress);
         let work = move || {
             let _ending: oneshot::Sender<()> = ending;
-            let Self { dir, live, record, memory, touched } = self;
+            let Self { dir, live, record, memory, touched, woken_by } = self;
             let touched = touched();
-            dir.settle(Settle { live, record: &record, memory, touched, progress: &theirs })
+            let progress = &*theirs;
+            dir.settle(Settle { live, record: &record, memory, touched, woken_by, progress })
         };
         (work, Settling { progress, ended })
     }

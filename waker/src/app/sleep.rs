@@ -173,6 +173,7 @@ impl Actor {
             record: machine.record(),
             memory,
             touched: machine.touched(),
+            woken_by: self.woken_by.clone(),
         };
         let (work, settling) = job.start();
         self.settling = Some(settling);

@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -88,6 +89,8 @@ pub struct Settle<'a> {
     pub memory: SavedMemory,
     /// What the VM may have written to its memory.
     pub touched: Touched,
+    /// What of its memory its wake took, in bytes of it: the next one's working set. None: not known.
+    pub woken_by: Vec<Range<u64>>,
     /// Ends it early.
     pub progress: &'a Progress,
 }
@@ -100,7 +103,7 @@ fn writing(path: &Path) -> impl FnOnce(io::Error) -> SettleError {
 impl AppDir {
     /// Makes all of the generation durable, the manifest last.
     pub fn settle(&self, job: Settle<'_>) -> Result<Settled, SettleError> {
-        let Settle { live, record, memory, touched, progress } = job;
+        let Settle { live, record, memory, touched, woken_by, progress } = job;
         if !self.gather(progress).map_err(writing(&live.join(MEMORY)))? {
             return Err(SettleError::Cancelled);
         }
@@ -110,7 +113,9 @@ impl AppDir {
             sync_file(&live.join(DISK), "settle-sync")?;
         }
         let (mut written, layer) = match memory {
-            SavedMemory::InPlace => (in_place(&live, image_id, touched, progress)?, None),
+            SavedMemory::InPlace => {
+                (in_place(&live, image_id, touched, &woken_by, progress)?, None)
+            }
             SavedMemory::Layer => {
                 let (written, layer) = layer(&live, image_id, progress)?;
                 (written, Some(layer))
@@ -314,6 +319,7 @@ fn in_place(
     live: &Path,
     image_id: ImageId,
     touched: Touched,
+    woken_by: &[Range<u64>],
     progress: &Progress,
 ) -> Result<u64, SettleError> {
     let (memory, map_path) = (live.join(MEMORY), live.join(MAP));
@@ -340,6 +346,13 @@ fn in_place(
         found => found?,
     };
     let map = found.into_map(image_id);
+    let mut working_set = before.as_ref().map(|map| map.working_set().clone()).unwrap_or_default();
+    let window = map.window_size();
+    let windows = woken_by
+        .iter()
+        .flat_map(|bytes| bytes.start / window.bytes()..bytes.end.div_ceil(window.bytes()));
+    working_set.record(windows.filter_map(|window| u32::try_from(window).ok()), window);
+    let map = map.with_working_set(working_set);
     fault::hit("settle-map").map_err(writing(&map_path))?;
     map.write(&map_path)?;
     Ok(changed_bytes(before.as_ref(), &map))

@@ -162,7 +162,14 @@ impl Place {
         fs::write(live.state(), SAVED).unwrap();
         let record = self.dir.run_record().unwrap();
         let live = live.path().to_owned();
-        self.dir.settle(Settle { live, record: &record, memory, touched, progress })
+        self.dir.settle(Settle {
+            live,
+            record: &record,
+            memory,
+            touched,
+            woken_by: vec![],
+            progress,
+        })
     }
 
     fn sleep(&self, live: Live) -> Published {

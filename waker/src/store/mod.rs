@@ -148,10 +148,7 @@ impl NodeStore {
             })?;
             self.store.conditions(&scratch).await
         };
-        // It is several requests, any of which may have bad luck.
-        let patience =
-            Patience { tries: 4 * self.settings.patience.tries, ..self.settings.patience };
-        let probed = || retry(&patience, &asked, probe);
+        let probed = || retry(&self.settings.patience, &asked, probe);
         self.conditions.get_or_try_init(probed).await.copied()
     }
 

@@ -187,6 +187,7 @@ impl NodeWorld {
             record: &record,
             memory: SavedMemory::InPlace,
             touched: Touched::Unknown(Reason::NoMark),
+            woken_by: vec![],
             progress: &Progress::new(),
         })
         .unwrap();

@@ -263,6 +263,11 @@ pub trait Machine: Send + Sync + 'static {
     /// Finds out, blocking, what a standing VM may have written to its memory in this life.
     fn touched(&self) -> Box<dyn FnOnce() -> Touched + Send>;
 
+    /// Finds out, blocking, which of its memory a VM has mapped now: just after a wake, what that took.
+    fn mapped(&self) -> Box<dyn FnOnce() -> Touched + Send> {
+        self.touched()
+    }
+
     /// Ends the process of a saved guest and waits until it is gone. Then the life's memory file is
     /// whole, and with the state it is the image.
     async fn finish(self: Box<Self>) -> Result<(), SaveError>;

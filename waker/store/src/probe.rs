@@ -1,6 +1,6 @@
 //! Finding out whether a store's conditional writes do what they say.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
@@ -19,28 +19,75 @@ pub(crate) trait Probed: Sync {
     async fn remove(&self, key: &Key) -> Result<(), StoreError>;
 }
 
+/// How often each step is tried: a probe is many requests, and one that has bad luck must not spoil it.
+const TRIES: u32 = 6;
+/// The wait after a step that failed; it doubles with each further one.
+const PAUSE: Duration = Duration::from_millis(25);
+
 /// Tries both conditions under `scratch`, and leaves nothing there.
 pub(crate) async fn probe(store: &dyn Probed, scratch: &Key) -> Result<Conditions, StoreError> {
-    // A key of its own: two that probe at once would take each other's writes for the store's fault.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-    let key = scratch
-        .join(format!("{now:x}-{:x}", std::process::id()))
-        .map_err(|e| StoreError::Refused { key: scratch.clone(), detail: e.to_string() })?;
-    let found = attempt(store, &key).await;
-    let removed = store.remove(&key).await;
-    let found = found?;
-    removed.map(|()| found)
+    let mut keys = Vec::new();
+    let found = attempt(store, scratch, &mut keys).await;
+    for key in &keys {
+        patient(|_| store.remove(key)).await?;
+    }
+    found
 }
 
-async fn attempt(store: &dyn Probed, key: &Key) -> Result<Conditions, StoreError> {
-    let mut absent = answer(store.write(key, b"1", Condition::Absent).await)? == Answer::Written;
-    let old = store.write(key, b"2", Condition::Always).await?;
-    absent &= answer(store.write(key, b"3", Condition::Absent).await)? == Answer::Held;
-    let new = store.write(key, b"4", Condition::Always).await?;
-    let stale = answer(store.write(key, b"5", Condition::Unchanged(&old)).await)?;
-    let unchanged = stale == Answer::Held
-        && answer(store.write(key, b"6", Condition::Unchanged(&new)).await)? == Answer::Written;
+/// A key of its own: two that probe at once would take each other's writes for the store's fault, and so would one
+/// whose first try may have come through.
+fn fresh(scratch: &Key, number: u32) -> Result<Key, StoreError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+    let key = scratch.join(format!("{now:x}-{:x}-{number}", std::process::id()));
+    key.map_err(|e| StoreError::Refused { key: scratch.clone(), detail: e.to_string() })
+}
+
+async fn attempt(
+    store: &dyn Probed,
+    scratch: &Key,
+    keys: &mut Vec<Key>,
+) -> Result<Conditions, StoreError> {
+    for number in 0..TRIES {
+        keys.push(fresh(scratch, number)?);
+    }
+    let first = patient(|number| {
+        let key = &keys[number as usize];
+        async move { Ok((key, answer(store.write(key, b"1", Condition::Absent).await)?)) }
+    });
+    let (key, first) = first.await?;
+    let put = |bytes| patient(move |_| store.write(key, bytes, Condition::Always));
+    let held = |bytes, condition| {
+        patient(move |_| async move { answer(store.write(key, bytes, condition).await) })
+    };
+    let old = put(b"2").await?;
+    let absent = first == Answer::Written && held(b"3", Condition::Absent).await? == Answer::Held;
+    // Another than the old one, also where two of the same bytes have one name.
+    put(b"4").await?;
+    let stale = held(b"5", Condition::Unchanged(&old)).await? == Answer::Held;
+    let right = patient(|number| async move {
+        // What a try before may have written is not what it was.
+        let bytes: &'static [u8] = if number % 2 == 0 { b"6" } else { b"7" };
+        let new = store.write(key, bytes, Condition::Always).await?;
+        answer(store.write(key, b"8", Condition::Unchanged(&new)).await)
+    });
+    let unchanged = stale && right.await? == Answer::Written;
     Ok(Conditions { absent, unchanged })
+}
+
+/// `step`, which is told how often it has failed, until it does not fail for want of luck.
+async fn patient<T, F: Future<Output = Result<T, StoreError>>>(
+    step: impl Fn(u32) -> F,
+) -> Result<T, StoreError> {
+    let mut failed = 0;
+    loop {
+        match step(failed).await {
+            Err(error) if error.is_transient() && failed + 1 < TRIES => {
+                tokio::time::sleep(PAUSE * 2_u32.pow(failed)).await;
+                failed += 1;
+            }
+            done => return done,
+        }
+    }
 }
 
 #[derive(PartialEq, Eq)]

@@ -90,6 +90,7 @@ fn without_a_device_state_nothing_is_settled() {
         record: &record,
         memory: SavedMemory::InPlace,
         touched: unknown(),
+        woken_by: vec![],
         progress: &Progress::new(),
     });
     assert!(matches!(&refused, Err(SettleError::Write { path, .. }) if *path == live.state()));

@@ -21,7 +21,7 @@ use super::args::{MEMORY_ID, Shape};
 use super::{Qmp, QmpError, Started};
 use crate::image::SavedMemory;
 use crate::vmm::control::{Control, Identity};
-use crate::vmm::touched::{self, Touched, touched};
+use crate::vmm::touched::{self, Mark, Touched, touched};
 use crate::vmm::{Life, Machine, RestoreError, RunRecord, SaveError, SaveTo, VmmIdentity};
 
 /// How long the device state (some 60 KB) may take to be written.
@@ -176,6 +176,27 @@ impl QemuMachine {
     }
 }
 
+impl QemuMachine {
+    /// `exact`: unless DAMON may have taken pages away, which it does without counting.
+    fn touched_since(
+        &self,
+        mark: Option<Mark>,
+        exact: bool,
+    ) -> Box<dyn FnOnce() -> Touched + Send> {
+        let (pid, memory) = (self.record.pid, self.memory.clone());
+        Box::new(move || match File::open(&memory) {
+            Ok(_) if exact && touched::damon_pages_out() => {
+                Touched::Unknown(touched::Reason::Damon)
+            }
+            Ok(file) => touched(pid, &file, mark),
+            Err(source) => {
+                let what = memory.display().to_string();
+                Touched::Unknown(touched::Reason::Read { what, source })
+            }
+        })
+    }
+}
+
 #[async_trait]
 impl Machine for QemuMachine {
     fn record(&self) -> RunRecord {
@@ -217,17 +238,13 @@ impl Machine for QemuMachine {
         Ok(())
     }
 
+    fn mapped(&self) -> Box<dyn FnOnce() -> Touched + Send> {
+        // What was unmapped meanwhile is missed, and no harm done.
+        self.touched_since(Mark::now().ok(), false)
+    }
+
     fn touched(&self) -> Box<dyn FnOnce() -> Touched + Send> {
-        let (pid, mark) = (self.record.pid, self.record.mark);
-        let memory = self.memory.clone();
-        Box::new(move || match File::open(&memory) {
-            Ok(_) if touched::damon_pages_out() => Touched::Unknown(touched::Reason::Damon),
-            Ok(file) => touched(pid, &file, mark),
-            Err(source) => {
-                let what = memory.display().to_string();
-                Touched::Unknown(touched::Reason::Read { what, source })
-            }
-        })
+        self.touched_since(self.record.mark, true)
     }
 
     async fn save(&mut self, to: &SaveTo) -> Result<SavedMemory, SaveError> {
