@@ -11,6 +11,7 @@ mod hold;
 mod hotpath;
 mod machine;
 mod report;
+mod restore;
 mod server;
 mod sleep;
 mod snapshot;
@@ -46,11 +47,17 @@ enum Command {
     Sleep(sleep::Args),
     /// What the command line tool for images does, beside fallocate, cp and zstd.
     Snapshot(snapshot::Args),
+    /// How fast an image comes back from an S3 server, beside what one would script.
+    Restore(restore::Args),
     /// Makes one visit, and shows the wake that it caused.
     Visit(visit::Args),
     /// Prints a port that nobody listens on, for scripts that start servers.
     FreePort,
     /// Runs a command and prints the most memory that it had, in bytes.
+    #[command(hide = true)]
+    RestoreServer,
+    #[command(hide = true)]
+    RestoreOurs(restore::OursArgs),
     #[command(hide = true)]
     PeakMemory(snapshot::PeakArgs),
 }
@@ -65,6 +72,9 @@ async fn main() -> ExitCode {
             Command::Wake(args) => Box::pin(wake::run(&args)).await,
             Command::Sleep(args) => Box::pin(sleep::run(&args)).await,
             Command::Snapshot(args) => Box::pin(snapshot::run(&args)).await,
+            Command::Restore(args) => Box::pin(restore::run(&args)).await,
+            Command::RestoreServer => restore::run_server().await,
+            Command::RestoreOurs(args) => Box::pin(restore::run_ours(&args)).await,
             Command::Visit(args) => visit::run(&args).await,
             Command::FreePort => free_port(),
             Command::PeakMemory(args) => snapshot::peak_memory(&args),

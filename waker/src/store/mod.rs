@@ -10,9 +10,9 @@
 //! A generation goes up in this order: layers, state, manifest, reference. Nobody looks at what the reference
 //! does not name, so a reader sees the old or the new generation, whole. Each write of the reference depends
 //! on the one before being there still; who has taken the app meanwhile has changed it, and has a larger
-//! fencing number ([`claim`]).
+//! fencing number ([`decide`]).
 //!
-//! The node's own word is `store.json` in the app's directory ([`record`]), written before what it speaks of.
+//! The node's own word is `store.json` in the app's directory ([`Record`]), written before what it speaks of.
 
 mod cached;
 mod claim;
