@@ -1,7 +1,8 @@
 //! `rouse-bench restore`: how fast an image comes back from an S3 server, beside what one would script.
 //!
 //! On two images: a large one that is made up, and a guest's own. The server runs in a process of its own on the same
-//! machine, its link shaped to 100 MB/s with 30 ms to the first byte, and then not shaped. In turn run: ours; a plain
+//! machine, its link shaped to 100 MB/s with 30 ms to the first byte, for all requests together (a machine's own link,
+//! which one GET fills as well as many) and for each (what a store gives a connection), and then not shaped. In turn run: ours; a plain
 //! GET piped into `zstd -d`; a download to a file and `zstd -d` then. Nothing is synced, by none of them. Unshaped also
 //! what bounds all of them here: the bytes of our archive copied over loopback, and their decompression alone.
 
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use self::image::Image;
 use self::ours::Ours;
 use self::peers::Peers;
-use self::server::Server;
+use self::server::{Link, Server};
 use crate::guest::Guest;
 use crate::machine;
 use crate::report::{Bar, Report};
@@ -91,13 +92,12 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
             mib(packed),
             mib(image.working_set),
         );
-        for shaped in [true, false] {
-            server.shape(shaped).await?;
-            let times = measure(args, &server, &image, &ours, dir.path(), shaped).await?;
-            let link = if shaped { "100 MB/s, 30 ms" } else { "not shaped" };
-            tell(name, link, &times);
-            report[format!("{name}, {link}")] = figures(&times);
-            bars.extend(bars_of(name, link, shaped, &times));
+        for link in Link::ALL {
+            server.shape(link).await?;
+            let times = measure(args, &server, &image, &ours, dir.path(), link).await?;
+            tell(name, link.name(), &times);
+            report[format!("{name}, {}", link.name())] = figures(&times);
+            bars.extend(bars_of(name, link, &times));
         }
         image.remove()?;
     }
@@ -115,7 +115,7 @@ async fn measure(
     image: &Image,
     ours: &Ours,
     dir: &Path,
-    shaped: bool,
+    link: Link,
 ) -> anyhow::Result<Times> {
     let peers = Peers { server, dir };
     let mut times = Times::default();
@@ -137,7 +137,7 @@ async fn measure(
         std::fs::remove_file(&restored)?;
         times.script.push(peers.script(&restored).await?);
         std::fs::remove_file(&restored)?;
-        if !shaped {
+        if link == Link::Bare {
             times.copy.push(peers.copy(ours).await?);
             times.decode.push(image.decode(&restored).await?);
             std::fs::remove_file(&restored)?;
@@ -180,8 +180,8 @@ fn figures(times: &Times) -> Value {
     })
 }
 
-fn bars_of(name: &str, link: &str, shaped: bool, times: &Times) -> Vec<(String, f64, Bar)> {
-    let whole = of(&times.whole);
+fn bars_of(name: &str, over: Link, times: &Times) -> Vec<(String, f64, Bar)> {
+    let (whole, link) = (of(&times.whole), over.name());
     let mut bars = vec![
         (
             format!("{name}, {link}: working set / whole"),
@@ -194,7 +194,7 @@ fn bars_of(name: &str, link: &str, shaped: bool, times: &Times) -> Vec<(String, 
             Bar::AtMost(256.0),
         ),
     ];
-    bars.push(if shaped {
+    bars.push(if over != Link::Bare {
         (format!("{name}, {link}: pipe / ours"), of(&times.pipe) / whole, Bar::AtLeast(5.0))
     } else {
         let bound = of(&times.copy).max(of(&times.decode));

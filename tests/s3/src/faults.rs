@@ -53,6 +53,8 @@ pub struct Faults {
     set: Mutex<Set>,
     pub(crate) up: Bucket,
     pub(crate) down: Bucket,
+    /// What each body alone may carry, in bytes per second; 0: all it can.
+    pub(crate) each: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
 }
 
@@ -71,6 +73,12 @@ impl Faults {
     pub fn bandwidth(&self, bytes_per_second: Option<u64>) {
         self.up.rate(bytes_per_second);
         self.down.rate(bytes_per_second);
+    }
+
+    /// Sets what each connection may carry besides, in bytes per second of bodies, to the server and from it each;
+    /// none: all it can.
+    pub fn bandwidth_each(&self, bytes_per_second: Option<u64>) {
+        self.each.store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// The next `n` requests, whatever they are, meet `fault`.
@@ -92,6 +100,7 @@ impl Faults {
     /// Forgets all faults, latency and bandwidth; the counts stay.
     pub fn clear(&self) {
         self.bandwidth(None);
+        self.bandwidth_each(None);
         let mut set = self.set();
         set.rules.clear();
         set.latency = Duration::ZERO;

@@ -146,14 +146,14 @@ impl Layer {
             Some(Fault::Truncate(at)) => (None, None, Some(at)),
             _ => (None, None, None),
         };
-        let sent = Passing { faults: self.faults.clone(), up: true, flip: flip_sent, cut: None };
+        let sent = Passing::new(&self.faults, true, flip_sent, None);
         let request = Request::from_parts(parts, sent.body(body));
         match self.client.request(request).await {
             Ok(response) => {
                 let (mut parts, body) = response.into_parts();
                 // Each side's connections are its own.
                 parts.headers.remove(CONNECTION);
-                let passing = Passing { faults: self.faults.clone(), up: false, flip, cut };
+                let passing = Passing::new(&self.faults, false, flip, cut);
                 Response::from_parts(parts, passing.body(body))
             }
             Err(_) => error(StatusCode::BAD_GATEWAY, None),
@@ -193,9 +193,18 @@ struct Passing {
     up: bool,
     flip: Option<u64>,
     cut: Option<u64>,
+    /// Its own; a connection carries one body at a time.
+    alone: Bucket,
 }
 
 impl Passing {
+    fn new(faults: &Arc<Faults>, up: bool, flip: Option<u64>, cut: Option<u64>) -> Self {
+        let each = faults.each.load(Ordering::Relaxed);
+        let alone = Bucket::default();
+        alone.rate((each > 0).then_some(each));
+        Self { faults: Arc::clone(faults), up, flip, cut, alone }
+    }
+
     fn bucket(&self) -> &Bucket {
         if self.up { &self.faults.up } else { &self.faults.down }
     }
@@ -226,6 +235,7 @@ impl Passing {
                 let room = passing.cut.map_or(u64::MAX, |cut| cut - at);
                 let len = left.len().min(PIECE).min(usize::try_from(room).unwrap_or(PIECE));
                 let piece = passing.damaged(left.split_to(len), at);
+                passing.alone.pass(len).await;
                 passing.bucket().pass(len).await;
                 if !passing.up {
                     passing.faults.bytes_out.fetch_add(len as u64, Ordering::Relaxed);

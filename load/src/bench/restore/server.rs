@@ -46,6 +46,38 @@ impl At {
     }
 }
 
+/// What is between us and the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// All requests share the bandwidth: a machine's own link.
+    Shared,
+    /// Each request has it: a store that gives no connection more.
+    Each,
+    /// Loopback as it is.
+    Bare,
+}
+
+impl Link {
+    pub(super) const ALL: [Self; 3] = [Self::Shared, Self::Each, Self::Bare];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Each => "each",
+            Self::Bare => "bare",
+        }
+    }
+
+    /// As it is told.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "100 MB/s in all, 30 ms",
+            Self::Each => "100 MB/s each, 30 ms",
+            Self::Bare => "not shaped",
+        }
+    }
+}
+
 /// The child that serves; it ends with its standard input.
 pub(super) struct Server {
     pub(super) at: At,
@@ -67,8 +99,8 @@ impl Server {
         Ok(Self { at: serde_json::from_str(&line)?, orders, answers, _child: child })
     }
 
-    pub(super) async fn shape(&mut self, shaped: bool) -> anyhow::Result<()> {
-        self.orders.write_all(if shaped { b"shape\n" } else { b"clear\n" }).await?;
+    pub(super) async fn shape(&mut self, link: Link) -> anyhow::Result<()> {
+        self.orders.write_all(format!("{}\n", link.word()).as_bytes()).await?;
         let answer = self.answers.next_line().await?;
         ensure!(answer.as_deref() == Some("done"), "the S3 server has ended");
         Ok(())
@@ -76,7 +108,7 @@ impl Server {
 
     /// Sends the image as ours, and as one stream of zstd for the peers; what ours has in the store.
     pub(super) async fn upload(&mut self, image: &Image) -> anyhow::Result<(Ours, u64)> {
-        self.shape(false).await?;
+        self.shape(Link::Bare).await?;
         let store: Arc<dyn Store> = Arc::new(S3::open(self.at.options()?).await?);
         let key = Key::new("image.rsz")?;
         let sent = Box::pin(up(&store, &key, image.open()?, UpOptions::default())).await?;
@@ -125,11 +157,14 @@ pub(crate) async fn run_server() -> anyhow::Result<()> {
         }
     });
     while let Some(line) = order.recv().await {
-        if line == "shape" {
-            faults.bandwidth(Some(BANDWIDTH));
+        faults.clear();
+        if line != Link::Bare.word() {
             faults.latency(LATENCY);
-        } else {
-            faults.clear();
+        }
+        if line == Link::Shared.word() {
+            faults.bandwidth(Some(BANDWIDTH));
+        } else if line == Link::Each.word() {
+            faults.bandwidth_each(Some(BANDWIDTH));
         }
         println!("done");
     }
