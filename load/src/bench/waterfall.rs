@@ -53,20 +53,21 @@ mod tests {
         let lines: Vec<_> = drawn.lines().collect();
         assert_eq!(lines[0], "  hold          0.20 ms  ▏");
         assert_eq!(lines[1], "  queue         0.00 ms");
-        assert_eq!(lines[2], format!("  image         1.00 ms  █"));
-        assert_eq!(lines[3], format!("  vmm          12.00 ms   {}", "█".repeat(6)));
+        assert_eq!(lines[2], "  fetch         0.00 ms");
+        assert_eq!(lines[3], format!("  image         1.00 ms  █"));
+        assert_eq!(lines[4], format!("  vmm          12.00 ms   {}", "█".repeat(6)));
         assert_eq!(
-            lines[4],
+            lines[5],
             format!("  load         12.00 ms  {}{}", " ".repeat(7), "█".repeat(6))
         );
-        assert_eq!(lines[5], "  resume        0.00 ms");
+        assert_eq!(lines[6], "  resume        0.00 ms");
         assert_eq!(
-            lines[8],
+            lines[9],
             format!("  app          23.00 ms  {}{}", " ".repeat(37), "█".repeat(11))
         );
-        assert_eq!(lines[9], "  total        96.00 ms");
-        assert_eq!(lines[10], "  our own       2.50 ms  all but VMM, guest and app");
-        assert_eq!(lines.len(), 11);
+        assert_eq!(lines[10], "  total        96.00 ms");
+        assert_eq!(lines[11], "  our own       2.50 ms  all but VMM, guest and app");
+        assert_eq!(lines.len(), 12);
     }
 
     #[test]

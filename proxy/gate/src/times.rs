@@ -183,7 +183,7 @@ mod tests {
         let header = wake(t).shares(t + ms(4), t + ms(78), t + ms(90)).server_timing();
         assert_eq!(
             header,
-            "hold;dur=3.000, queue;dur=1.000, image;dur=2.000, vmm;dur=3.000, load;dur=10.000, \
+            "hold;dur=3.000, queue;dur=1.000, fetch;dur=0.000, image;dur=2.000, vmm;dur=3.000, load;dur=10.000, \
              resume;dur=4.000, gate;dur=50.000, release;dur=1.000, app;dur=12.000, own;dur=16.000, \
              total;dur=86.000"
         );

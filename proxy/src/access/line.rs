@@ -344,7 +344,7 @@ mod tests {
                 "tls": "TLSv1.3", "client_certificate": "CN=cdn", "client": "2001:db8::1", "status": 503, "bytes_out": 5,
                 "bytes_in": 0, "duration_ms": 1.234, "held_ms": 21.0, "wake": "resumed",
                 "phases": {
-                    "hold": 1.0, "queue": 0.0, "image": 0.0, "vmm": 0.0, "load": 7.0,
+                    "hold": 1.0, "queue": 0.0, "fetch": 0.0, "image": 0.0, "vmm": 0.0, "load": 7.0,
                     "resume": 0.0, "gate": 12.0, "release": 1.0, "app": 2.0,
                 },
                 "error": "deadline", "user_agent": "curl/8",

@@ -42,12 +42,13 @@ async fn the_first_answer_after_a_wake_tells_of_it() {
     assert_eq!(reply.header("rouse-wake"), Some("resumed"));
     let timing = timing(reply.header("server-timing").unwrap());
     let names: Vec<_> = timing.iter().map(|(name, _)| name.as_str()).collect();
-    let all = ["hold", "queue", "image", "vmm", "load", "resume", "gate", "release", "app"];
-    assert_eq!(names[..9], all);
-    assert_eq!(names[9..], ["own", "total"]);
+    let all =
+        ["hold", "queue", "fetch", "image", "vmm", "load", "resume", "gate", "release", "app"];
+    assert_eq!(names[..10], all);
+    assert_eq!(names[10..], ["own", "total"]);
     let of = |name: &str| timing.iter().find(|(n, _)| n == name).unwrap().1;
     assert_eq!((of("queue"), of("image"), of("load")), (0.001, 0.002, 40.0));
-    let sum: f64 = timing[..9].iter().map(|(_, ms)| ms).sum();
+    let sum: f64 = timing[..10].iter().map(|(_, ms)| ms).sum();
     // Each is rounded to a microsecond.
     assert!((sum - of("total")).abs() < 0.02, "{timing:?}");
     assert!(of("own") <= of("total") - 40.0 && of("total") >= 40.0, "{timing:?}");

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 use tokio::process::{Child, Command};
@@ -20,8 +21,20 @@ pub(crate) struct Proxy {
     child: Child,
 }
 
+/// An address that nobody has, and that nobody else of this process is given: below the ports that the system gives to
+/// outgoing connections (ip_local_port_range), so that it is still free when the proxy binds it.
 pub(crate) fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test processes side by side begin at different places.
+    let start = std::process::id() % 4_000;
+    loop {
+        let number = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 10_000 + (start + number) % 5_000;
+        let address = SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 impl Proxy {

@@ -85,7 +85,7 @@ mod tests {
             format!(
                 "2026-12-01T00:32:03.456Z (3m ago)  generation 8  cold\n  \
                    its image was not used: vmm-version\n  \
-                   from the store: 3.0M by 9 requests, 1 of them again, 0 beside another\n  \
+                   from the store: 3.0 MiB by 9 requests, 1 of them again, 0 beside another\n  \
                    vmm            12.00 ms  {bar}\n  \
                    total          12.00 ms\n  \
                    patches, after the first byte:\n  \

@@ -255,7 +255,11 @@ impl Actor {
     }
 
     fn phase(&mut self, time: PhaseTime) {
-        self.wake.phases.push(time);
+        // A wake that goes on before all of its memory is here waits for the store twice.
+        match self.wake.phases.iter_mut().find(|known| known.phase == time.phase) {
+            Some(known) => known.us = known.us.saturating_add(time.us),
+            None => self.wake.phases.push(time),
+        }
         for waiting in &self.wake.waiting {
             let _ = waiting.try_send(WakeEvent::Phase(time));
         }

@@ -386,6 +386,12 @@ impl WakeJob {
         };
         drop(life);
         let durable = durable.await.map_err(joined).and_then(|synced| synced);
+        if let Err(source) = reserved {
+            machine.kill().await;
+            let path = live.memory();
+            self.put_back_loaded(live).await?;
+            return Err(self.no_block(path, source));
+        }
         let mut watch = Stopwatch::start();
         if let Some(brought) = brought.as_mut()
             && let Some(demanded) = &mut brought.demanded
@@ -401,12 +407,6 @@ impl WakeJob {
             }
             self.phase(watch.lap(Phase::Fetch));
             self.runs_now(&live).await?;
-        }
-        if let Err(source) = reserved {
-            machine.kill().await;
-            let path = live.memory();
-            self.put_back_loaded(live).await?;
-            return Err(self.no_block(path, source));
         }
         self.go(machine, live, Outcome::Resumed, durable).await.map(Ok)
     }
@@ -434,12 +434,20 @@ impl WakeJob {
 
     /// The image of a VM that has ended and in which no vCPU ran.
     async fn put_back_loaded(&self, live: Live) -> Result<(), WakeError> {
+        if self.dir.mapped(&live) != live.memory() {
+            // Not all of it is here: it is fetched again.
+            return Ok(());
+        }
         self.trim_unused().await;
         let dir = Arc::clone(&self.dir);
         blocking(move || dir.put_back_unchecked(&live)).await.map_err(|e| self.storage(e))
     }
 
     async fn boot(&self) -> Result<Going, WakeError> {
+        // What was fetched could not be loaded: its disk is booted from, and is this node's.
+        if let Some(store) = &self.node.store {
+            store.held(&self.dir).map_err(|source| self.storage(source))?;
+        }
         let (dir, config) = (Arc::clone(&self.dir), Arc::clone(&self.config));
         let live = blocking(move || dir.fresh(&config.machine)).await;
         let live = live.map_err(|error| match error {

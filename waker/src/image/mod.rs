@@ -155,6 +155,9 @@ impl AppDir {
         if newest.is_some() && live.exists() {
             // A way back was taken and this is what it left, or somebody put an image there.
             self.set_aside(&live)?;
+        } else if live.join(NEVER_RAN).exists() {
+            // It is in the store, as it was.
+            remove_dir(&live)?;
         } else if live.exists() && !live.join(MANIFEST).exists() {
             self.strip(&live)?;
         }

@@ -106,6 +106,9 @@ impl NodeStore {
     /// The app, which was fetched, is here: it is as if it had slept here.
     pub fn held(&self, dir: &AppDir) -> io::Result<()> {
         let Some(record) = dir.store_record()? else { return Ok(()) };
+        if record.holds() {
+            return Ok(());
+        }
         dir.write_store_record(&Record { turn: Turn::Held, ..record })
     }
 }
