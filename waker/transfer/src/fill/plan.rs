@@ -17,6 +17,12 @@ pub(super) const MOST_HELD: u64 = 40 << 20;
 pub(super) const MOST_HELD_BY_FAULTS: u64 = 10 << 20;
 /// What a request asks for at most, in bytes: its own time is then small beside that of its bytes.
 const REQUEST: u64 = 8 << 20;
+/// What a request for the working set asks for at least, in bytes, if there is so much: it is brought by as many requests
+/// as may be, and the time of each is still more than a request's own.
+const LEAST: u64 = 1 << 20;
+/// What lies behind the working set is asked for once no more than this of it is still to come, in bytes: it would take its
+/// share of the link, and nobody waits for it.
+const NEAR: u64 = 1 << 20;
 /// What a fault asks for at most unless its frame is larger, in bytes: neighbours that cost little to bring along.
 const FAULT: u64 = 256 << 10;
 
@@ -73,6 +79,8 @@ pub(super) struct Plan {
     faults: VecDeque<usize>,
     there: usize,
     working_set_there: usize,
+    /// What of the working set has not come yet, in bytes.
+    working_set_left: u64,
     held: u64,
     held_by_faults: u64,
     flights: HashMap<u64, Flight>,
@@ -95,12 +103,14 @@ impl Plan {
         hedging: Hedging,
     ) -> Self {
         let frames = offsets.len().saturating_sub(1);
+        let working_set = working_set.min(frames);
         Self {
+            working_set_left: offsets.get(working_set).copied().unwrap_or(0),
             offsets,
             follows,
             states: vec![State::Missing; frames],
             holders: vec![0; frames],
-            working_set: working_set.min(frames),
+            working_set,
             cursor: 0,
             faults: VecDeque::new(),
             there: 0,
@@ -209,8 +219,15 @@ impl Plan {
             return None;
         }
         // The working set does not wait for what lies behind it.
-        let end = if first < self.working_set { self.working_set } else { self.states.len() };
-        let most = REQUEST.min(MOST_HELD / self.pace.limit() as u64);
+        let limit = self.pace.limit() as u64;
+        let early = first < self.working_set;
+        if !early && self.working_set_left > NEAR {
+            return None;
+        }
+        let end = if early { self.working_set } else { self.states.len() };
+        let share = self.bytes(0..self.working_set) / limit;
+        let most = REQUEST.min(MOST_HELD / limit);
+        let most = if early { share.clamp(LEAST.min(most), most) } else { most };
         let frames = self.run(first, most, end);
         let fits = self.held + self.bytes(frames.clone()) <= MOST_HELD || self.held == 0;
         fits.then(|| self.ask(frames, false, false, now))
@@ -259,6 +276,9 @@ impl Plan {
         self.holders[frame] -= 1;
         if self.states[frame] == State::OnItsWay {
             self.states[frame] = State::Writing;
+            if frame < self.working_set {
+                self.working_set_left -= self.bytes(frame..frame + 1);
+            }
             return true;
         }
         let bytes = self.bytes(frame..frame + 1);
@@ -288,6 +308,9 @@ impl Plan {
         debug_assert_eq!(self.states[frame], State::Writing);
         let bytes = self.bytes(frame..frame + 1);
         *self.budget(fault) -= bytes;
+        if frame < self.working_set {
+            self.working_set_left += bytes;
+        }
         self.states[frame] = State::OnItsWay;
         self.let_go(frame, fault);
     }

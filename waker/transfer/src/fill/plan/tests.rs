@@ -29,11 +29,19 @@ fn faults_come_first_then_the_working_set_then_the_rest() {
     let mut plan = plan(&[1 << 20; 30], 3);
     plan.need(20);
     let now = Duration::ZERO;
-    let asks: Vec<_> = std::iter::from_fn(|| plan.next(now)).collect();
+    // The working set by several requests, and alone until it is almost there.
+    let mut asks: Vec<_> = std::iter::from_fn(|| plan.next(now)).collect();
     let frames: Vec<_> = asks.iter().map(|ask| ask.frames.clone()).collect();
-    assert_eq!(frames, [20..21, 0..3, 3..11, 11..19, 19..20]);
+    assert_eq!(frames, [20..21, 0..1, 1..2, 2..3]);
     assert!(asks[0].fault && !asks[1].fault);
     land(&mut plan, &asks[1]);
+    assert_eq!(plan.next(now), None);
+    land(&mut plan, &asks[2]);
+    assert!(!plan.working_set_is_there());
+    asks.extend(std::iter::from_fn(|| plan.next(now)));
+    let frames: Vec<_> = asks[4..].iter().map(|ask| ask.frames.clone()).collect();
+    assert_eq!(frames, [3..11, 11..19, 19..20]);
+    land(&mut plan, &asks[3]);
     assert!(plan.working_set_is_there());
     assert_eq!(plan.next(now).map(|ask| ask.frames), Some(21..29));
 }
