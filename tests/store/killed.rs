@@ -1,8 +1,9 @@
 //! A waker that dies at any step of sending and fetching.
 
+use rouse_s3::Server;
 use rouse_tests::{Counter, Node, eventually};
 
-use super::{assert_log, builder, count, lose_everything, sent, wipe};
+use super::{assert_log, builder, count, lose_everything, over, sent, wipe};
 
 const KILL: &str = "return(kill)";
 
@@ -76,6 +77,42 @@ async fn at_any_step_of_fetching_it_is_fetched_again() {
             Counter { counter: before.counter + 1, boot: before.boot.clone() },
             "{when}"
         );
+        before = after;
+        assert_log(&node, &acknowledged, &when).await;
+        acknowledged.push(node.log(&when).await);
+        node.waker.stop().await;
+        node.start_waker().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_any_step_of_a_wake_that_does_not_wait_nothing_is_lost() {
+    let server = Server::start().await.expect("an S3 server");
+    let mut node = over(crate::demanded::store(&server)).start().await;
+    let (mut before, _) = count(&node).await;
+    let mut acknowledged = vec![node.log("before any sleep").await];
+    for point in ["mounted", "begun", "runs"] {
+        let when = format!("killed at store-{point}");
+        node.sleep("hello").await;
+        sent(&node, 1.0).await;
+        node.waker.set_env("FAILPOINTS", format!("store-{point}={KILL}"));
+        lose_everything(&mut node).await;
+        let _ = node.wake_events("hello").await;
+        dies(&mut node, &when).await;
+        node.waker.unset_env("FAILPOINTS");
+        node.start_waker().await;
+        let (after, reply) = count(&node).await;
+        // What is about to run is not fetched once more: it might have run.
+        if point == "runs" {
+            assert_eq!(reply.header("rouse-wake"), "cold", "{when}: {reply:?}");
+            let reply = node.get("/log").await.expect_status(200);
+            let lines = rouse_tests::read_log(reply.text()).expect("a whole log");
+            assert_eq!(lines.len(), acknowledged.len(), "{when}: its disk is whole: {reply:?}");
+            break;
+        }
+        assert_eq!(reply.header("rouse-wake"), "resumed", "{when}: {reply:?}");
+        let expected = Counter { counter: before.counter + 1, boot: before.boot.clone() };
+        assert_eq!(after, expected, "{when}");
         before = after;
         assert_log(&node, &acknowledged, &when).await;
         acknowledged.push(node.log(&when).await);

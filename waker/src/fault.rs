@@ -38,6 +38,9 @@ pub const POINTS: &[&str] = &[
     "store-fetching",
     "store-fetched",
     "store-adopted",
+    "store-mounted",
+    "store-begun",
+    "store-runs",
 ];
 
 /// What the point is armed with: an error, or this process's end. Nothing, normally.

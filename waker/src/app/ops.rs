@@ -407,6 +407,7 @@ impl WakeJob {
             }
             self.phase(watch.lap(Phase::Fetch));
             self.runs_now(&live).await?;
+            fault::hit("store-runs").map_err(|source| self.storage(source))?;
         }
         self.go(machine, live, Outcome::Resumed, durable).await.map(Ok)
     }

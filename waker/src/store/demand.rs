@@ -22,6 +22,7 @@ use super::reference::{Stored, app_key};
 use super::up::{open_layers, read_manifest};
 use crate::app::blocking;
 use crate::config::MachineConfig;
+use crate::fault;
 use crate::image::{AppDir, Draft, Live};
 use crate::pager::{Job, Word};
 use crate::vmm::VmmIdentity;
@@ -139,6 +140,7 @@ impl NodeStore {
             Ok(())
         })?;
         mounted(&mut told).await?;
+        fault::hit("store-mounted").map_err(file())?;
         let StoredManifest { image, key, .. } = manifest;
         let generation = image.generation;
         let (begun, theirs) = (Arc::clone(dir), key.clone());
@@ -147,6 +149,7 @@ impl NodeStore {
             begun.begin_fetched(&to, superseded)
         });
         let live = live.await.map_err(file())?;
+        fault::hit("store-begun").map_err(file())?;
         Ok(Some(Demanded { generation, key, live: Some(live), told }))
     }
 }
