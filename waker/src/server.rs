@@ -19,7 +19,7 @@ use futures_util::FutureExt;
 use rouse_protocol::app::AppId;
 use rouse_protocol::problem::{PROBLEM_JSON, Problem};
 use rouse_protocol::status::AppStatus;
-use rouse_protocol::wake::{Agreement, BootRequest, PrewarmReport, SleepRequest};
+use rouse_protocol::wake::{Agreement, BootRequest, PrewarmReport, ReleaseReport, SleepRequest};
 use rouse_protocol::watch::{AppState, AppView, HEARTBEAT, WatchEvent};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, Change, Command, Ended};
 use crate::config::SocketConfig;
 use crate::registry::Registry;
-use crate::store::{PrewarmError, Prewarmed};
+use crate::store::{PrewarmError, Prewarmed, ReleaseError};
 
 /// The largest body that is read, in bytes. Ours are a few hundred.
 const MAX_BODY: usize = 64 * 1024;
@@ -103,6 +103,7 @@ pub async fn serve(
         .route("/v1/apps/{id}/boot", post(boot))
         .route("/v1/apps/{id}/park", post(park))
         .route("/v1/apps/{id}/prewarm", post(prewarm))
+        .route("/v1/apps/{id}/release", post(release))
         .route("/v1/apps/{id}/served", post(served))
         .route("/v1/apps/{id}/trace", get(trace))
         .route("/v1/status", get(status))
@@ -255,6 +256,30 @@ async fn park(State(shared): State<Shared>, UrlPath(id): UrlPath<String>, body: 
         Ok(request) => tell(&shared, &id, Command::Park(request)).await,
         Err(error) => bad_body(&error),
     }
+}
+
+/// Makes an app free that another node holds.
+async fn release(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> Response {
+    let app: AppId = match shared.find(&id) {
+        Ok(app) => app.view().0.id.clone(),
+        Err(refused) => return *refused,
+    };
+    let Some(store) = shared.registry.node().store.clone() else {
+        let detail = "`[store]` is not in waker.toml";
+        return refuse(409, "no-store", "this node has no store", detail);
+    };
+    let error = match store.release(&app).await {
+        Ok(owner) => return Json(ReleaseReport { owner }).into_response(),
+        Err(error) => error,
+    };
+    let (status, code, title) = match &error {
+        ReleaseError::Nothing => (404, "not-in-store", "it is not in the store"),
+        ReleaseError::Stays => (409, "stays", "apps do not move here"),
+        ReleaseError::Free => (409, "free", "it is free already"),
+        ReleaseError::Ours => (409, "held", "this node holds it"),
+        ReleaseError::Reference(_) => (502, "store", "the store did not do it"),
+    };
+    refuse(status, code, title, error.to_string())
 }
 
 /// Fetches the app's image into the cache, and answers when it is there.

@@ -53,11 +53,13 @@ enum Command {
     Visit(visit::Args),
     /// Prints a port that nobody listens on, for scripts that start servers.
     FreePort,
-    /// Runs a command and prints the most memory that it had, in bytes.
+    /// Serves S3 for `restore`, until its standard input ends.
     #[command(hide = true)]
     RestoreServer,
+    /// Restores once for `restore`.
     #[command(hide = true)]
     RestoreOurs(restore::OursArgs),
+    /// Runs a command and prints the most memory that it had, in bytes.
     #[command(hide = true)]
     PeakMemory(snapshot::PeakArgs),
 }

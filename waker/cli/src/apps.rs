@@ -129,6 +129,18 @@ pub(crate) async fn prewarm(session: &Session<'_>, app: &AppId) -> Result<(), Fa
     })
 }
 
+pub(crate) async fn release(session: &Session<'_>, app: &AppId) -> Result<(), Failure> {
+    let report = match session.client.release(app).await {
+        Ok(report) => report,
+        Err(error) => return Err(session.failed(app, error).await),
+    };
+    if session.output.json() {
+        return session.output.document(&report);
+    }
+    let owner = report.owner;
+    session.output.say(&format!("{app}: node {owner} holds it no more, and any may wake it"))
+}
+
 pub(crate) async fn park(session: &Session<'_>, app: &AppId, reason: &str) -> Result<(), Failure> {
     let done = session.client.park(app, &ParkRequest { reason: reason.to_owned() }).await;
     told(session, app, done, "is parked; `rouse clear` frees it").await

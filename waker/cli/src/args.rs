@@ -76,6 +76,13 @@ pub(crate) enum Command {
         #[arg(value_name = "APP")]
         app: AppId,
     },
+    /// Frees an app that another node holds and that will not come back. What that node has of it beyond the store is
+    /// lost, and it may not wake the app again before another has.
+    Release {
+        /// The app.
+        #[arg(value_name = "APP")]
+        app: AppId,
+    },
     /// Ends an app's VM, if it has one, and lets nobody wake it until it is cleared.
     Park {
         /// The app.

@@ -52,6 +52,7 @@ async fn run(args: &Args, output: &Output) -> Result<Exit, Failure> {
         Command::Sleep { app, pause } => apps::sleep(&session()?, app, *pause).await?,
         Command::Boot { app, rollback } => apps::boot(&session()?, app, *rollback).await?,
         Command::Prewarm { app } => apps::prewarm(&session()?, app).await?,
+        Command::Release { app } => apps::release(&session()?, app).await?,
         Command::Park { app, reason } => apps::park(&session()?, app, reason).await?,
         Command::Clear { app } => apps::clear(&session()?, app).await?,
         Command::Trace { app, last } => trace::run(&session()?, app, *last).await?,

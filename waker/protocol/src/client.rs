@@ -19,8 +19,8 @@ use crate::app::AppId;
 use crate::problem::Problem;
 use crate::status::{AppStatus, WakeTrace};
 use crate::wake::{
-    Agreement, BootRequest, ParkRequest, PrewarmReport, Served, SleepReport, SleepRequest,
-    WakeEvent,
+    Agreement, BootRequest, ParkRequest, PrewarmReport, ReleaseReport, Served, SleepReport,
+    SleepRequest, WakeEvent,
 };
 use crate::watch::{AppView, WatchEvent};
 
@@ -117,6 +117,12 @@ impl Client {
     /// Has `app`'s image fetched from the store into the node's cache, ahead of a wake; ends when it is there.
     pub async fn prewarm(&self, app: &AppId) -> Result<PrewarmReport, ClientError> {
         let path = format!("/v1/apps/{app}/prewarm");
+        self.json::<(), _>(Method::POST, &path, None).await
+    }
+
+    /// Makes `app`, which another node holds that will not come back, free for whichever node asks next.
+    pub async fn release(&self, app: &AppId) -> Result<ReleaseReport, ClientError> {
+        let path = format!("/v1/apps/{app}/release");
         self.json::<(), _>(Method::POST, &path, None).await
     }
 

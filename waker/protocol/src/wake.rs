@@ -356,6 +356,13 @@ pub struct PrewarmReport {
     pub bytes: u64,
 }
 
+/// The answer to `POST /v1/apps/{id}/release`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseReport {
+    /// The node that held it.
+    pub owner: String,
+}
+
 /// The body of `POST /v1/apps/{id}/park`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

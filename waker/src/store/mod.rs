@@ -47,7 +47,7 @@ pub use self::gc::{CollectError, Collected};
 pub use self::manifest::Archived;
 pub use self::record::{Record, Turn as RecordTurn};
 pub use self::reference::{Stored, Turn};
-pub use self::take::{TakeError, Taken};
+pub use self::take::{ReleaseError, TakeError, Taken};
 pub use self::up::{Freed, OpenLayersError, Up, UploadError};
 
 /// The largest reference that is read, in bytes.

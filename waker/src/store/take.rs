@@ -37,6 +37,28 @@ pub enum TakeError {
     Record(#[from] io::Error),
 }
 
+/// Why an app was not released.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// The store does not know it.
+    #[error("the store does not have it")]
+    Nothing,
+    /// Apps do not move here.
+    #[error(
+        "apps do not move here: the store has no conditional writes, or `store.moving` is false"
+    )]
+    Stays,
+    /// It is free.
+    #[error("it is free already: whichever node asks may wake it")]
+    Free,
+    /// This node holds it.
+    #[error("this node holds it: put it to sleep")]
+    Ours,
+    /// The reference can't be read, or was changed meanwhile.
+    #[error(transparent)]
+    Reference(#[from] ReferenceFault),
+}
+
 /// An app that is this node's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -101,6 +123,29 @@ impl NodeStore {
             }),
             written => Ok(written?),
         }
+    }
+
+    /// Makes an app free that another node holds and that will not come back: what it has that the store does not is
+    /// lost, and should it come back all the same it may not wake the app. Says which node that was.
+    pub async fn release(&self, app: &AppId) -> Result<String, ReleaseError> {
+        let asked = Asked::default();
+        let Some((reference, version)) = self.read(app, &asked).await? else {
+            return Err(ReleaseError::Nothing);
+        };
+        if !self.moving().await.map_err(ReferenceFault::from)? {
+            return Err(ReleaseError::Stays);
+        }
+        if reference.turn == super::Turn::Free {
+            return Err(ReleaseError::Free);
+        }
+        if reference.owner == self.settings().node {
+            return Err(ReleaseError::Ours);
+        }
+        let owner = reference.owner.clone();
+        let free = Reference { turn: super::Turn::Free, fence: reference.fence + 1, ..reference };
+        self.write(&free, Some(&version), &asked).await?;
+        tracing::warn!(%app, owner, "released: what that node has of it beyond the store is lost");
+        Ok(owner)
     }
 
     /// The app, which was fetched, is here: it is as if it had slept here.

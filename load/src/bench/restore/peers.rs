@@ -66,9 +66,11 @@ impl Peers<'_> {
         let each = ours.size.div_ceil(AT_ONCE);
         let ranges = (0..AT_ONCE).map(|n| {
             let end = ((n + 1) * each).min(ours.size) - 1;
-            format!("{get} -r {}-{end} -o /dev/null &", n * each)
+            format!("{get} -r {}-{end} -o /dev/null & all+=($!)", n * each)
         });
-        let script = format!("{}\nwait", ranges.collect::<Vec<_>>().join("\n"));
+        let ranges = ranges.collect::<Vec<_>>().join("\n");
+        let script =
+            format!("all=()\n{ranges}\nfor one in \"${{all[@]}}\"; do wait \"$one\"; done");
         Ok(alone.min(self.timed(&script).await?))
     }
 }

@@ -65,14 +65,15 @@ async fn who_has_lost_an_app_by_force_does_not_publish_it() {
     a.free("hello").await;
     a.live_once("hello", 4).await;
     // An operator has decided that a is dead.
-    let (reference, version) =
-        b.node.read(&app("hello"), &Asked::default()).await.unwrap().unwrap();
-    let taken = reference.taken("b");
-    b.node.write(&taken, Some(&version), &Asked::default()).await.unwrap();
+    assert_eq!(b.node.release(&app("hello")).await.unwrap(), "a");
+    let again = b.node.release(&app("hello")).await;
+    assert!(matches!(again, Err(ReleaseError::Free)), "{again:?}");
     let refused = a.node.free(&a.up("hello")).await;
-    assert!(matches!(refused, Err(UploadError::Taken { fence, .. }) if fence == taken.fence));
+    assert!(matches!(refused, Err(UploadError::Taken { .. })), "{refused:?}");
     // It is kept for the operator, and not woken once it is free again.
     assert_eq!(b.take("hello").await.unwrap().unwrap().generation, Generation(1));
+    let ours = b.node.release(&app("hello")).await;
+    assert!(matches!(ours, Err(ReleaseError::Ours)), "{ours:?}");
     assert_eq!(b.live_once("hello", 5).await, 3);
     b.free("hello").await;
     let refused = a.node.free(&a.up("hello")).await;
