@@ -2,6 +2,7 @@
 
 use rouse_protocol::wake::Outcome;
 use rouse_s3::Server;
+use rouse_snapshot_format::Map;
 use rouse_tests::{Counter, Node, Store, Visit, assert_eventually};
 
 use super::{assert_log, bucket, count, lose_everything, over, sent};
@@ -36,18 +37,29 @@ async fn its_memory_comes_while_it_runs_and_it_sleeps_and_wakes_as_ever() {
         before = now;
         assert_log(&node, &acknowledged, &when).await;
         acknowledged.push(node.log(&when).await);
-        if round == 3 {
-            // The wake before has told what a wake takes, and that came first.
-            let trace = node.trace("hello").await.expect("it was woken");
-            let cost = trace.store.expect("from the store");
-            assert!(cost.bytes > 1 << 20, "{cost:?}");
-        }
     }
     // From the file beside the disk, once the life that was filled is over.
     node.sleep("hello").await;
     let (last, _) = count(&node).await;
     assert_eq!(last, Counter { counter: before.counter + 1, boot: before.boot });
     assert!(!node.app_dir("hello").join("lazy.json").exists(), "and nothing is left of that");
+    // What a wake takes is noted, and comes first the next time.
+    let already = node.waker_metrics().await;
+    let already = already.sum("rouse_waker_store_sent_total", &[("end", "done")]);
+    node.sleep("hello").await;
+    sent(&node, already + 1.0).await;
+    lose_everything(&mut node).await;
+    count(&node).await;
+    let map = Map::open(node.app_dir("hello").join("live/memory.map")).expect("its map");
+    let first: u64 = map
+        .working_set()
+        .order(map.window_size())
+        .iter()
+        .map(|window| map.window_data_pages(u64::from(*window)))
+        .sum();
+    assert!(first > 256 && first < map.counts().data, "{first} of {:?}", map.counts());
+    let cost = node.trace("hello").await.and_then(|trace| trace.store).expect("from the store");
+    assert!(cost.bytes > 1 << 20, "{cost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

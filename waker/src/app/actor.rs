@@ -154,13 +154,7 @@ impl Actor {
                 Some(_) = self.patching.join_next() => {}
                 Some(_) = self.hooks.join_next() => {}
                 Some(_) = self.trims.join_next() => {}
-                Some(touched) = self.looks.join_next() => match touched {
-                    Ok(Touched::Ranges(ranges)) => self.woken_by = ranges,
-                    Ok(Touched::Unknown(reason)) => {
-                        tracing::debug!(app = %self.config.id, %reason, "what its wake took is not known");
-                    }
-                    Err(error) => return self.give_up(&error),
-                },
+                Some(touched) = self.looks.join_next() => self.looked(touched),
                 Some(sent) = self.sending.tasks.join_next() => match sent {
                     Ok(sent) => self.sent(sent).await,
                     Err(error) => return self.give_up(&error),
@@ -398,7 +392,10 @@ impl Actor {
                 self.doing.spawn(ops::pause(machine));
             }
             Effect::Save => self.save(),
-            Effect::Settle { sleep } => self.settle(sleep),
+            Effect::Settle { sleep } => {
+                self.finish_look().await;
+                self.settle(sleep);
+            }
             Effect::Resume => {
                 let machine = self.take_machine();
                 let settling = self.settling.take();

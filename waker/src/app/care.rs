@@ -15,6 +15,7 @@ use super::patches::{Patched, Patches};
 use crate::hook;
 use crate::image::{self, Live};
 use crate::lifecycle::Event;
+use crate::vmm::touched::Touched;
 
 impl Actor {
     /// A proxy has sent the first byte since the newest wake.
@@ -34,6 +35,24 @@ impl Actor {
             && self.looks.is_empty()
         {
             self.looks.spawn_blocking(machine.mapped());
+        }
+    }
+
+    /// Waits for a look that is not over: milliseconds.
+    pub(super) async fn finish_look(&mut self) {
+        while let Some(touched) = self.looks.join_next().await {
+            self.looked(touched);
+        }
+    }
+
+    pub(super) fn looked(&mut self, touched: Result<Touched, tokio::task::JoinError>) {
+        let app = &self.config.id;
+        match touched {
+            Ok(Touched::Ranges(ranges)) => self.woken_by = ranges,
+            Ok(Touched::Unknown(reason)) => {
+                tracing::debug!(%app, %reason, "what its wake took is not known");
+            }
+            Err(error) => tracing::error!(%app, %error, "looking at what its wake took broke off"),
         }
     }
 
