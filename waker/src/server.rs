@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, Change, Command, Ended};
 use crate::config::SocketConfig;
 use crate::registry::Registry;
-use crate::store::{PrewarmError, Prewarmed, ReleaseError};
+use crate::store::{NodeStore, PrewarmError, Prewarmed, ReleaseError};
 
 /// The largest body that is read, in bytes. Ours are a few hundred.
 const MAX_BODY: usize = 64 * 1024;
@@ -148,6 +148,16 @@ impl IntoResponse for Ended {
 }
 
 impl Shared {
+    /// The app of this id, and the node's store.
+    fn stored(&self, id: &str) -> Result<(AppId, Arc<NodeStore>), Box<Response>> {
+        let app = self.find(id)?.view().0.id.clone();
+        let store = self.registry.node().store.clone().ok_or_else(|| {
+            let detail = "`[store]` is not in waker.toml";
+            Box::new(refuse(409, "no-store", "this node has no store", detail))
+        })?;
+        Ok((app, store))
+    }
+
     fn find(&self, id: &str) -> Result<App, Box<Response>> {
         let detail = match id.parse::<AppId>() {
             Ok(id) => match self.registry.app(&id) {
@@ -260,13 +270,9 @@ async fn park(State(shared): State<Shared>, UrlPath(id): UrlPath<String>, body: 
 
 /// Makes an app free that another node holds.
 async fn release(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> Response {
-    let app: AppId = match shared.find(&id) {
-        Ok(app) => app.view().0.id.clone(),
+    let (app, store) = match shared.stored(&id) {
+        Ok(found) => found,
         Err(refused) => return *refused,
-    };
-    let Some(store) = shared.registry.node().store.clone() else {
-        let detail = "`[store]` is not in waker.toml";
-        return refuse(409, "no-store", "this node has no store", detail);
     };
     let error = match store.release(&app).await {
         Ok(owner) => return Json(ReleaseReport { owner }).into_response(),
@@ -284,13 +290,9 @@ async fn release(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> 
 
 /// Fetches the app's image into the cache, and answers when it is there.
 async fn prewarm(State(shared): State<Shared>, UrlPath(id): UrlPath<String>) -> Response {
-    let app: AppId = match shared.find(&id) {
-        Ok(app) => app.view().0.id.clone(),
+    let (app, store) = match shared.stored(&id) {
+        Ok(found) => found,
         Err(refused) => return *refused,
-    };
-    let Some(store) = shared.registry.node().store.clone() else {
-        let detail = "`[store]` is not in waker.toml";
-        return refuse(409, "no-store", "this node has no store", detail);
     };
     let fetched = Box::pin(store.prewarm(&app)).await;
     let error = match fetched {
